@@ -1,0 +1,31 @@
+"""The engine's settings, as `fewer.yaml` and the command line spell them. Names are vLLM's."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+ExecutorName = Literal["reference"]
+
+
+class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything a user can set about the engine.
+
+    max_model_len:          tokens a request may span, prompt and output together. Well below
+                            most models' windows: longer costs KV, first-token time, concurrency
+    max_num_seqs:           choices that run at once
+    max_num_batched_tokens: the token budget of one step
+    max_num_waiting:        requests that may queue; more are refused with 503
+    kv_cache_mb:            memory of the KV pool, in MiB
+    threads:                CPU threads of the executor; 0 takes one per core
+    executor:               how steps are computed; picked here, never swapped silently
+    """
+
+    max_model_len: int = 4096
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 512
+    max_num_waiting: int = 512
+    kv_cache_mb: int = 512
+    threads: int = 0
+    executor: ExecutorName = "reference"

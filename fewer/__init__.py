@@ -1,0 +1,1 @@
+"""The command line: one file a command; every other package is imported when a command needs it."""

@@ -1,0 +1,1 @@
+"""The gateway: the one process that clients talk to. `gateway.app` does the wiring."""

@@ -1,0 +1,1 @@
+"""Where tokens come from. `base` is the seam; one module for each kind of source."""

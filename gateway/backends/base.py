@@ -1,0 +1,82 @@
+"""The seam between the pipeline and whatever produces tokens."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import msgspec
+
+from engine.protocol.frames import StreamEvent
+from policies.request import Request
+
+
+class Capabilities(msgspec.Struct, frozen=True):
+    """What a backend can do beyond plain generation. A policy that needs more falls back.
+
+    images:     accepts image parts in messages
+    embeddings: has an embeddings endpoint
+    """
+
+    images: bool = False
+    embeddings: bool = False
+
+
+class Call(msgspec.Struct, frozen=True):
+    """One call of a backend: the canonical request and what the gateway adds to it.
+
+    id:         the gateway's request id, unique
+    deadline_s: loop time (`loop.time()`) after which the call fails with DeadlineExceeded
+    salt:       the tenant's, never the client's
+    """
+
+    id: str
+    request: Request
+    tenant: str = ""
+    salt: str = ""
+    weight: float = 1.0
+    priority: int = 0
+    deadline_s: float | None = None
+    expected_tokens: int | None = None
+    traceparent: str | None = None
+
+
+class Stream(ABC):
+    """The events of one call, in order, until exactly one terminal.
+
+    The terminal is an `Event` with `usage` or a `Failed`. Buffers are bounded: a reader that
+    stops reading makes the backend pause this call and no other.
+    """
+
+    @abstractmethod
+    async def receive(self) -> list[StreamEvent]:
+        """The events since the last call, at least one; waits for it. Empty after the terminal.
+
+        Failures after the call was accepted arrive as a `Failed`, not as an exception.
+        """
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Stop caring. Cancels the generation unless it has ended. Safe to call twice."""
+
+
+class Backend(ABC):
+    """A source of tokens. Lives as long as the gateway; shared by all requests."""
+
+    name: str
+    capabilities: Capabilities
+
+    @abstractmethod
+    async def generate(self, call: Call) -> Stream:
+        """Start a call; returns once the backend has accepted or queued it.
+
+        Raises a `FewerError` when it did not start: `Unavailable` and `Overloaded` may be tried
+        elsewhere, a `ClientError` may not. Cancelling this coroutine cancels the call.
+        """
+
+    @abstractmethod
+    async def ready(self) -> bool:
+        """Can it serve now? Answers within a second, from what it knows."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """End every stream with a `Failed` and close connections."""

@@ -1,0 +1,1 @@
+"""Pure decisions about a request. Imports the standard library and msgspec only."""
