@@ -1,0 +1,1 @@
+"""Model files: reading what is in them, and trusting none of it."""
