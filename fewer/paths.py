@@ -1,0 +1,76 @@
+"""Where Fewer keeps things in the user's home (XDG base directories)."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from engine.protocol.errors import SetupError
+
+TOKEN_VARIABLE = "FEWER_ENGINE_TOKEN"
+
+
+def cache_folder() -> Path:
+    """What can be fetched again: models. `$XDG_CACHE_HOME/fewer` or `~/.cache/fewer`."""
+    return _base("XDG_CACHE_HOME", ".cache")
+
+
+def state_folder() -> Path:
+    """What must last: keys, the token. `$XDG_STATE_HOME/fewer` or `~/.local/state/fewer`."""
+    return _base("XDG_STATE_HOME", ".local/state")
+
+
+def database_path() -> Path:
+    """The SQLite file of keys and whatever else must outlive the process."""
+    return state_folder() / "fewer.sqlite3"
+
+
+def engine_token() -> str:
+    """The secret that gateway and engine share.
+
+    `$FEWER_ENGINE_TOKEN`, else a file of the state folder that only its owner can read, made
+    on first use. Raises `SetupError` when that file can be neither read nor made.
+    """
+    if given := os.environ.get(TOKEN_VARIABLE, "").strip():
+        return given
+    path = state_folder() / "engine-token"
+    try:
+        return _read_token(path) or _create_token(path)
+    except OSError as error:
+        raise SetupError(
+            f"Cannot keep the engine's token in {path} ({error.strerror}): "
+            f"make it writable, or set {TOKEN_VARIABLE}."
+        ) from error
+
+
+def _base(variable: str, default: str) -> Path:
+    # The XDG specification says that a relative path is to be ignored.
+    given = Path(os.environ.get(variable, ""))
+    return (given if given.is_absolute() else Path.home() / default) / "fewer"
+
+
+def _read_token(path: Path) -> str:
+    try:
+        if path.stat().st_mode & 0o077:
+            path.chmod(0o600)
+        return path.read_text().strip()
+    except FileNotFoundError:
+        return ""
+
+
+def _create_token(path: Path) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(f"{secrets.token_urlsafe(32)}\n")
+    try:
+        # A link appears whole or not at all, and never replaces the token of a process that
+        # was quicker: both then read the same one.
+        os.link(draft, path)
+    except FileExistsError:
+        pass
+    finally:
+        draft.unlink()
+    return _read_token(path)
