@@ -1,0 +1,189 @@
+"""The sections of `fewer.yaml` as frozen objects. `docs/configuration.md` is the table of all keys.
+
+Names carry their units. Secrets never show in a repr.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from engine.protocol.settings import EngineSettings
+
+Count = Annotated[int, Meta(ge=1)]
+Seconds = Annotated[float, Meta(gt=0)]
+Dollars = Annotated[float, Meta(ge=0)]
+Mode = Literal["disabled", "shadow", "active"]
+KeepAlive = Literal["comment", "chunk", "off"]
+
+
+class Secret:
+    """A string that shows itself only to who asks for `reveal()`."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        return self._value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._value == self._value
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+    def __repr__(self) -> str:
+        return "Secret('***')"
+
+
+def default_store(environ: Mapping[str, str]) -> Path:
+    """`fewer.sqlite3` in the user's state folder (XDG base directories)."""
+    home = environ.get("XDG_STATE_HOME") or os.path.join(
+        environ.get("HOME") or os.path.expanduser("~"), ".local", "state"
+    )
+    return Path(home) / "fewer" / "fewer.sqlite3"
+
+
+class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    pass
+
+
+class ServerConfig(_Section, frozen=True):
+    """Where and how the gateway listens.
+
+    host, port:         address to bind; port 0 takes a free one
+    workers:            processes that share the port
+    allowed_origins:    browser origins beside the gateway's own that may call it, as
+                        `https://chat.example.org`, or `*`
+    max_body_bytes:     larger bodies are refused with 413
+    body_timeout_s:     a body must be complete after this long, else 408
+    max_header_bytes, max_headers, header_timeout_s:  beyond them 431, 431 and 408
+    keepalive:          what a silent event stream sends: an SSE comment, an empty chunk, or
+                        nothing. Some clients cannot bear comments
+    keepalive_first_s, keepalive_s:  silence before the first one, and between later ones
+    slow_reader_s:      a client that reads nothing for this long is cut off
+    drain_s:            running requests may take this long after SIGTERM
+    """
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535)] = 8080
+    workers: Count = 1
+    allowed_origins: tuple[str, ...] = ()
+    max_body_bytes: Count = 8 * 1024 * 1024
+    body_timeout_s: Seconds = 30.0
+    max_header_bytes: Annotated[int, Meta(ge=1024)] = 64 * 1024
+    max_headers: Count = 128
+    header_timeout_s: Seconds = 10.0
+    keepalive: KeepAlive = "comment"
+    keepalive_first_s: Seconds = 3.0
+    keepalive_s: Seconds = 12.0
+    slow_reader_s: Seconds = 30.0
+    drain_s: Seconds = 30.0
+
+
+class Price(_Section, frozen=True):
+    """Dollars per million tokens in and out, or per hour of the machine.
+
+    machine_hour: what an hour of the machine costs, for models of our own
+    """
+
+    input: Dollars = 0.0
+    output: Dollars = 0.0
+    machine_hour: Dollars | None = None
+
+
+class ModelConfig(_Section, frozen=True):
+    """One source of tokens: exactly one of `gguf`, `engine`, `openai` and `scripted`.
+
+    gguf:       a model of `fewer models`, or a path to a GGUF file; `fewer serve` starts an
+                engine of ours for it
+    engine:     an engine of ours started elsewhere, ws://host:port/v1/engine
+    openai:     base URL of any OpenAI-compatible server, http://host:port/v1
+    scripted:   a JSON file of events to play, for tests and benchmarks
+    model:      the name to send to the upstream; by default the name here
+    api_key, api_key_file:  the upstream's key, or a file with it (`engine`: the shared token)
+    fallback:   models to try, in order, when this one fails before its first token
+    price:      for the ledger
+    max_model_len:          tokens a request may span. gguf: overrides the engine's setting;
+                            openai: the upstream's window, so that a fallback fits
+    timeout_s:              a whole answer must be complete after this long
+    first_token_timeout_s:  and its first token must be here after this long
+    max_concurrency:        requests at once; more wait for a slot
+    images:     openai: `accepted` passes image parts on, `refused` answers 400
+    """
+
+    gguf: str | None = None
+    engine: str | None = None
+    openai: str | None = None
+    scripted: Path | None = None
+    model: str | None = None
+    api_key: Secret | None = None
+    api_key_file: Path | None = None
+    fallback: tuple[str, ...] = ()
+    price: Price | None = None
+    max_model_len: Count | None = None
+    timeout_s: Seconds = 600.0
+    first_token_timeout_s: Seconds = 120.0
+    max_concurrency: Count = 256
+    images: Literal["accepted", "refused"] = "accepted"
+
+
+class BudgetConfig(_Section, frozen=True):
+    """The policy `budget`: a hard cap on the tokens that one request may produce.
+
+    max_tokens: over all choices together; fills a missing limit and clamps a larger one
+    mode:       `shadow` only reports what it would have done
+    """
+
+    max_tokens: Count
+    mode: Mode = "active"
+
+
+class RouteConfig(_Section, frozen=True):
+    """A name that clients use as the model, and what happens to requests under it.
+
+    model:         which of `models` answers
+    budget:        the output budget; without it only the model's own limits hold
+    max_model_len: the window this route needs: its gguf model is served with at least this
+    """
+
+    model: str
+    budget: BudgetConfig | None = None
+    max_model_len: Count | None = None
+
+
+class Config(_Section, frozen=True):
+    """The whole of `fewer.yaml`.
+
+    store:         file of what must last (keys); spelled `sqlite` or `sqlite:PATH`
+    aliases:       other names for routes and models
+    default_route: for requests that name no model; the only route, if there is one
+    """
+
+    server: ServerConfig = ServerConfig()
+    store: Path = msgspec.field(default_factory=lambda: default_store(os.environ))
+    engine: EngineSettings = EngineSettings()
+    models: dict[str, ModelConfig] = {}
+    aliases: dict[str, str] = {}
+    routes: dict[str, RouteConfig] = {}
+    default_route: str | None = None
+
+    def gguf_models(self) -> list[str]:
+        """Names of the models that `fewer serve` starts an engine for, in file order.
+
+        The i-th is reached at ws://127.0.0.1:(engine_port + i)/v1/engine.
+        """
+        return [name for name, model in self.models.items() if model.gguf is not None]
+
+    def engine_settings(self, model: str) -> EngineSettings:
+        """What the engine of a gguf model is started with: the longest window asked of it."""
+        own = self.models[model].max_model_len or self.engine.max_model_len
+        asked = [r.max_model_len or 0 for r in self.routes.values() if r.model == model]
+        return msgspec.structs.replace(self.engine, max_model_len=max([own, *asked]))
