@@ -29,14 +29,14 @@ class _Frame(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
 # gateway -> engine ---------------------------------------------------------------------------
 
 
-class Hello(_Frame, tag="hello"):
+class Hello(_Frame, frozen=True, tag="hello"):
     """First frame. `token` is the secret that both ends share."""
 
     version: int
     token: str
 
 
-class Generate(_Frame, tag="generate"):
+class Generate(_Frame, frozen=True, tag="generate"):
     """Start one request: n choices for `messages`, or n for each of `prompts`.
 
     Exactly one of `messages` (rendered by the model's chat template) and `prompts` (text or
@@ -68,7 +68,7 @@ class Generate(_Frame, tag="generate"):
     traceparent: str | None = None
 
 
-class Cancel(_Frame, tag="cancel"):
+class Cancel(_Frame, frozen=True, tag="cancel"):
     """The client left. No step scheduled after this arrives contains the request.
 
     The terminal is an `error` with code `cancelled`; cancelling an ended id does nothing.
@@ -77,17 +77,17 @@ class Cancel(_Frame, tag="cancel"):
     id: str
 
 
-class Pause(_Frame, tag="pause"):
+class Pause(_Frame, frozen=True, tag="pause"):
     """The client reads too slowly: keep the request, produce nothing more for now."""
 
     id: str
 
 
-class Resume(_Frame, tag="resume"):
+class Resume(_Frame, frozen=True, tag="resume"):
     id: str
 
 
-class Count(_Frame, tag="count"):
+class Count(_Frame, frozen=True, tag="count"):
     """How many tokens these messages (rendered) or this text would be as a prompt."""
 
     id: str
@@ -96,14 +96,14 @@ class Count(_Frame, tag="count"):
     tools: list[dict[str, Any]] | None = None
 
 
-class Ping(_Frame, tag="ping"):
+class Ping(_Frame, frozen=True, tag="ping"):
     pass
 
 
 # engine -> gateway ---------------------------------------------------------------------------
 
 
-class Welcome(_Frame, tag="welcome"):
+class Welcome(_Frame, frozen=True, tag="welcome"):
     """The engine's identity and limits."""
 
     version: int
@@ -114,14 +114,14 @@ class Welcome(_Frame, tag="welcome"):
     kv_capacity_tokens: int
 
 
-class Accepted(_Frame, tag="accepted"):
+class Accepted(_Frame, frozen=True, tag="accepted"):
     """The request is valid and queued; response headers may leave now. Summed over prompts."""
 
     id: str
     prompt_tokens: int
 
 
-class Started(_Frame, tag="started"):
+class Started(_Frame, frozen=True, tag="started"):
     """The first choice was scheduled for the first time."""
 
     id: str
@@ -185,11 +185,11 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     seed: int | None = None
 
 
-class Events(_Frame, tag="events"):
+class Events(_Frame, frozen=True, tag="events"):
     events: list[Event]
 
 
-class Failed(_Frame, tag="error"):
+class Failed(_Frame, frozen=True, tag="error"):
     """Terminal of one request (`id`), or of the connection (`id` empty)."""
 
     id: str
@@ -205,12 +205,12 @@ class Failed(_Frame, tag="error"):
         )
 
 
-class Counted(_Frame, tag="counted"):
+class Counted(_Frame, frozen=True, tag="counted"):
     id: str
     tokens: int
 
 
-class Stats(_Frame, tag="stats"):
+class Stats(_Frame, frozen=True, tag="stats"):
     """The engine's load, sent at most once a second and only when it changed."""
 
     running: int
@@ -218,7 +218,7 @@ class Stats(_Frame, tag="stats"):
     kv_usage_ratio: float
 
 
-class Pong(_Frame, tag="pong"):
+class Pong(_Frame, frozen=True, tag="pong"):
     pass
 
 
