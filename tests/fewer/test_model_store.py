@@ -283,11 +283,6 @@ def test_resolve_takes_a_path_and_suggests_for_a_slip(
         model_store.resolve("smollm-135m")
 
 
-def test_a_relative_cache_folder_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert model_store.folder() == Path.home() / ".cache" / "fewer" / "models"
-
-
 def test_the_bundled_model_is_pinned() -> None:
     model = model_store.PUBLISHED["smollm2-135m"]
     assert len(model.sha256) == 64
