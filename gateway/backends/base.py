@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 import msgspec
 
-from engine.protocol.frames import StreamEvent
+from engine.protocol.errors import InvalidRequest
+from engine.protocol.frames import Event, Failed, StreamEvent
 from policies.request import Request
 
 
@@ -43,8 +45,9 @@ class Call(msgspec.Struct, frozen=True):
 class Stream(ABC):
     """The events of one call, in order, until exactly one terminal.
 
-    The terminal is an `Event` with `usage` or a `Failed`. Buffers are bounded: a reader that
-    stops reading makes the backend pause this call and no other.
+    The terminal is an `Event` with `usage` or a `Failed`. A backend that counts the prompt
+    before it answers delivers `Accepted` first; a foreign upstream cannot. Buffers are bounded:
+    a reader that stops reading makes the backend pause this call and no other.
     """
 
     @abstractmethod
@@ -73,6 +76,16 @@ class Backend(ABC):
         elsewhere, a `ClientError` may not. Cancelling this coroutine cancels the call.
         """
 
+    async def embed(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Answer an OpenAI embeddings request: `body` as the client sent it, model aside.
+
+        Returns OpenAI's response object. Raises a `FewerError`; `InvalidRequest` where the
+        backend has no embeddings, which `capabilities.embeddings` tells beforehand.
+        """
+        raise InvalidRequest(
+            f"The model {self.name} makes no embeddings; ask for one that does.", param="model"
+        )
+
     @abstractmethod
     async def ready(self) -> bool:
         """Can it serve now? Answers within a second, from what it knows."""
@@ -80,3 +93,10 @@ class Backend(ABC):
     @abstractmethod
     async def aclose(self) -> None:
         """End every stream with a `Failed` and close connections."""
+
+
+def is_terminal(event: StreamEvent) -> bool:
+    """Does nothing follow this event in its stream?"""
+    if isinstance(event, Event):
+        return event.usage is not None
+    return isinstance(event, Failed)
