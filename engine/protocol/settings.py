@@ -18,6 +18,8 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_num_batched_tokens: the token budget of one step
     max_num_waiting:        requests that may queue; more are refused with 503
     kv_cache_mb:            memory of the KV pool, in MiB
+    target_itl_ms:          gap between two tokens of a running stream that prefill chunks are
+                            cut to keep, where the hardware allows it
     threads:                CPU threads of the executor; 0 takes one per core
     executor:               how steps are computed; picked here, never swapped silently
     """
@@ -27,5 +29,6 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_num_batched_tokens: int = 512
     max_num_waiting: int = 512
     kv_cache_mb: int = 512
+    target_itl_ms: int = 100
     threads: int = 0
     executor: ExecutorName = "reference"
