@@ -12,18 +12,13 @@ TOKEN_VARIABLE = "FEWER_ENGINE_TOKEN"
 
 
 def cache_folder() -> Path:
-    """What can be fetched again: models. `$XDG_CACHE_HOME/fewer` or `~/.cache/fewer`."""
+    """What can be fetched again, such as models: `$XDG_CACHE_HOME/fewer` or `~/.cache/fewer`."""
     return _base("XDG_CACHE_HOME", ".cache")
 
 
 def state_folder() -> Path:
-    """What must last: keys, the token. `$XDG_STATE_HOME/fewer` or `~/.local/state/fewer`."""
+    """What must last, such as the token: `$XDG_STATE_HOME/fewer` or `~/.local/state/fewer`."""
     return _base("XDG_STATE_HOME", ".local/state")
-
-
-def database_path() -> Path:
-    """The SQLite file of keys and whatever else must outlive the process."""
-    return state_folder() / "fewer.sqlite3"
 
 
 def engine_token() -> str:
