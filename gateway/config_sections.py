@@ -14,11 +14,11 @@ import msgspec
 from msgspec import Meta
 
 from engine.protocol.settings import EngineSettings
+from policies.base import Mode
 
 Count = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0)]
 Dollars = Annotated[float, Meta(ge=0)]
-Mode = Literal["disabled", "shadow", "active"]
 KeepAlive = Literal["comment", "chunk", "off"]
 
 

@@ -1,0 +1,45 @@
+"""The contract of every policy."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Literal, Protocol
+
+from policies.context import Context, Outcome
+from policies.decision import Decision
+from policies.request import Request
+
+Mode = Literal["disabled", "shadow", "active"]
+"""disabled: not asked; shadow: asked and reported, but nothing changes; active: obeyed."""
+
+
+class Transformer(Protocol):
+    """Changes the events of one answer as they pass. No I/O; may hold events back.
+
+    Events are those of the engine protocol, in order, without the terminal. `flush` is called
+    once, before a successful terminal, and gives what was held back; a failed answer is not
+    flushed.
+    """
+
+    def feed(self, event: Any) -> list[Any]: ...
+
+    def flush(self) -> list[Any]: ...
+
+
+class Policy(ABC):
+    """A decision about each request. One instance serves all requests of a route."""
+
+    name: str
+    mode: Mode
+
+    @abstractmethod
+    def decide(self, request: Request, context: Context) -> Decision:
+        """Pure: the same request and context give the same decision. Never raises."""
+
+    def transformer(self, request: Request, context: Context) -> Transformer | None:
+        """For the answer to `request`, as it is after all policies. None leaves it alone."""
+        return None
+
+    def settled(self, context: Context, outcome: Outcome) -> None:
+        """The request has ended; called once, only if this policy decided about it."""
+        return

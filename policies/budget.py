@@ -1,0 +1,101 @@
+"""The policy `budget`: one hard cap on what a request may produce, under whatever name.
+
+The cap counts all choices together, n for each prompt: a limit on one choice alone would leak
+through `n`. A client's limit is the smallest under any of its names. A missing limit is filled,
+a larger one clamped, and n is lowered only where the cap has not a token for each choice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from policies.base import Mode, Policy
+from policies.context import Context
+from policies.decision import Arithmetic, Decision, keep, refuse, rewrite
+from policies.request import Request
+
+OTHER_NAMES = ("n_predict", "num_predict", "max_new_tokens", "max_gen_tokens", "max_length")
+"""What upstreams call the output budget beside OpenAI's names (llama.cpp lets n_predict win over
+max_tokens). Taken for the client's limit and removed, so that only ours arrives."""
+
+
+class _Plan(msgspec.Struct, frozen=True):
+    """Choices that are made, choices that are returned (`best_of` makes more), tokens for each."""
+
+    made: int
+    n: int
+    max_tokens: int
+
+
+class BudgetPolicy(Policy):
+    """`max_tokens`: the cap, over all choices of one request, at least 1."""
+
+    name = "budget"
+
+    def __init__(self, max_tokens: int, mode: Mode = "active") -> None:
+        self.max_tokens = max_tokens
+        self.mode = mode
+
+    def decide(self, request: Request, context: Context) -> Decision:
+        prompts = max(1, len(request.prompts))
+        if prompts > self.max_tokens:
+            return refuse(
+                f"{prompts} prompts do not fit into this route's budget of {self.max_tokens} "
+                f"output tokens. Send fewer prompts in one request.",
+                "prompt",
+            )
+        made = max(request.n, _best_of(request))
+        wanted = _wanted(request)
+        plan = self._plan(request.n, made, prompts, wanted)
+        tokens = Arithmetic(
+            asked=None if wanted is None else wanted * made * prompts,
+            allowed=plan.max_tokens * plan.made * prompts,
+        )
+        rewritten = _apply(plan, request)
+        if rewritten == request:
+            return keep(f"within {self.max_tokens}", tokens)
+        return rewrite(rewritten, _reason(request, wanted, plan), tokens)
+
+    def _plan(self, n: int, made: int, prompts: int, wanted: int | None) -> _Plan:
+        made = min(made, self.max_tokens // prompts)
+        share = self.max_tokens // (made * prompts)
+        return _Plan(made, min(n, made), share if wanted is None else min(wanted, share))
+
+
+def _best_of(request: Request) -> int:
+    return _count(request.parameters.get("best_of")) or 1
+
+
+def _wanted(request: Request) -> int | None:
+    """The client's own limit for one choice, under any name. Negative means none (llama.cpp)."""
+    given = [request.max_tokens, *(_count(request.parameters.get(name)) for name in OTHER_NAMES)]
+    return min((value for value in given if value is not None), default=None)
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and value >= 0 else None
+
+
+def _apply(plan: _Plan, request: Request) -> Request:
+    parameters = {k: v for k, v in request.parameters.items() if k not in OTHER_NAMES}
+    if "best_of" in parameters:
+        parameters["best_of"] = plan.made
+    if (least := parameters.get("min_tokens")) is not None and least > plan.max_tokens:
+        parameters["min_tokens"] = plan.max_tokens
+    return replace(request, n=plan.n, max_tokens=plan.max_tokens, parameters=parameters)
+
+
+def _reason(request: Request, wanted: int | None, plan: _Plan) -> str:
+    parts = []
+    if wanted is None:
+        parts.append(f"max_tokens filled: {plan.max_tokens}")
+    elif plan.max_tokens < wanted:
+        parts.append(f"max_tokens clamped: {wanted} to {plan.max_tokens}")
+    elif request.max_tokens != wanted:
+        parts.append(f"max_tokens {wanted} taken from another name")
+    if plan.n < request.n:
+        parts.append(f"n clamped: {request.n} to {plan.n}")
+    return "; ".join(parts) or "parameters fitted to the budget"

@@ -1,0 +1,59 @@
+"""What a policy decided about one request, and the token arithmetic behind it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from policies.request import Request
+
+Action = Literal["keep", "rewrite", "answer", "refuse"]
+
+
+class Arithmetic(msgspec.Struct, frozen=True):
+    """Output tokens of the whole request, all choices together.
+
+    asked:   what the client's limits would have allowed; None when it gave no limit
+    allowed: what may be produced after the decision
+    """
+
+    asked: int | None
+    allowed: int
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """Made by one of the four functions below, so that each action has what it needs.
+
+    reason:  for people and headers: ASCII, no text of the client's
+    request: `rewrite`: the request that takes the place of the one decided about
+    text:    `answer`: what is answered without asking a model
+    param:   `refuse`: the field of the request that is at fault
+    """
+
+    action: Action
+    reason: str
+    tokens: Arithmetic | None = None
+    request: Request | None = None
+    text: str = ""
+    param: str | None = None
+
+
+def keep(reason: str, tokens: Arithmetic | None = None) -> Decision:
+    """The request goes on as it is."""
+    return Decision("keep", reason, tokens)
+
+
+def rewrite(request: Request, reason: str, tokens: Arithmetic | None = None) -> Decision:
+    """`request` goes on in place of the one that came."""
+    return Decision("rewrite", reason, tokens, request=request)
+
+
+def answer(text: str, reason: str) -> Decision:
+    """No model is asked; every choice is answered with `text`."""
+    return Decision("answer", reason, text=text)
+
+
+def refuse(reason: str, param: str | None = None) -> Decision:
+    """The client gets a 400 with this reason."""
+    return Decision("refuse", reason, param=param)

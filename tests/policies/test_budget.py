@@ -1,0 +1,137 @@
+"""The policy `budget`. What must never happen: a cap that leaks through another field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies.budget import OTHER_NAMES, BudgetPolicy
+from policies.context import Context
+from policies.decision import Arithmetic
+from policies.request import Request
+
+CONTEXT = Context(route="chat")
+MESSAGES = [{"role": "user", "content": "List forty garden herbs with one line each."}]
+
+
+def chat(**fields: Any) -> Request:
+    return Request(surface="chat", model="chat", messages=MESSAGES, **fields)
+
+
+def decided(request: Request, cap: int) -> Request:
+    decision = BudgetPolicy(cap).decide(request, CONTEXT)
+    assert decision.action in ("keep", "rewrite")
+    return decision.request or request
+
+
+def test_a_missing_limit_is_filled() -> None:
+    decision = BudgetPolicy(512).decide(chat(), CONTEXT)
+    assert decision.request == chat(max_tokens=512)
+    assert decision.reason == "max_tokens filled: 512"
+    assert decision.tokens == Arithmetic(asked=None, allowed=512)
+
+
+def test_a_large_limit_is_clamped() -> None:
+    decision = BudgetPolicy(5).decide(chat(max_tokens=50), CONTEXT)
+    assert decision.request == chat(max_tokens=5)
+    assert decision.reason == "max_tokens clamped: 50 to 5"
+    assert decision.tokens == Arithmetic(asked=50, allowed=5)
+
+
+def test_a_small_limit_is_kept() -> None:
+    decision = BudgetPolicy(512).decide(chat(max_tokens=7, n=2), CONTEXT)
+    assert (decision.action, decision.request) == ("keep", None)
+    assert decision.tokens == Arithmetic(asked=14, allowed=14)
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "n", "cap", "expected"),
+    [
+        (None, 3, 512, (170, 3)),
+        (100, 3, 512, (100, 3)),
+        (100, 10, 512, (51, 10)),
+        (50, 10, 5, (1, 5)),
+        (0, 1, 5, (0, 1)),
+    ],
+)
+def test_choices_share_the_cap(
+    max_tokens: int | None, n: int, cap: int, expected: tuple[int, int]
+) -> None:
+    request = decided(chat(max_tokens=max_tokens, n=n), cap)
+    assert (request.max_tokens, request.n) == expected
+
+
+def test_lowering_n_says_so() -> None:
+    decision = BudgetPolicy(5).decide(chat(max_tokens=50, n=10), CONTEXT)
+    assert decision.reason == "max_tokens clamped: 50 to 1; n clamped: 10 to 5"
+    assert decision.tokens == Arithmetic(asked=500, allowed=5)
+
+
+def test_prompts_share_the_cap_too() -> None:
+    request = Request(surface="completions", model="m", prompts=["a", "b"], max_tokens=16, n=2)
+    assert decided(request, 20).max_tokens == 5
+
+
+def test_more_prompts_than_the_cap_has_tokens_are_refused() -> None:
+    request = Request(surface="completions", model="m", prompts=["a"] * 6)
+    decision = BudgetPolicy(5).decide(request, CONTEXT)
+    assert (decision.action, decision.param) == ("refuse", "prompt")
+    assert "6 prompts" in decision.reason
+
+
+def test_best_of_makes_choices_too() -> None:
+    request = decided(chat(max_tokens=100, n=2, parameters={"best_of": 20}), 10)
+    assert (request.n, request.parameters["best_of"], request.max_tokens) == (2, 10, 1)
+
+
+def test_upstreams_own_names_for_the_budget_do_not_arrive() -> None:
+    request = decided(chat(max_tokens=50, parameters={"n_predict": 9, "user": "u"}), 512)
+    assert (request.max_tokens, request.parameters) == (9, {"user": "u"})
+
+
+def test_min_tokens_never_exceeds_what_is_allowed() -> None:
+    request = decided(chat(parameters={"min_tokens": 30}), 10)
+    assert request.parameters["min_tokens"] == 10
+
+
+counts = st.none() | st.integers(0, 10**9)
+requests = st.builds(
+    Request,
+    surface=st.sampled_from(["chat", "completions"]),
+    model=st.just("m"),
+    prompts=st.lists(st.just("p"), max_size=20),
+    max_tokens=counts,
+    n=st.integers(1, 128),
+    parameters=st.dictionaries(
+        st.sampled_from(["best_of", "min_tokens", "user", *OTHER_NAMES]), st.integers(-1, 10**9)
+    ),
+)
+
+
+@settings(max_examples=300)
+@given(requests, st.integers(1, 5000))
+def test_nothing_yields_more_than_the_cap(request: Request, cap: int) -> None:
+    decision = BudgetPolicy(cap).decide(request, CONTEXT)
+    if decision.action == "refuse":
+        assert len(request.prompts) > cap
+        return
+    result = decision.request or request
+    made = max(result.n, result.parameters.get("best_of", 1)) * max(1, len(result.prompts))
+    assert result.max_tokens is not None
+    assert made * result.max_tokens <= cap
+    assert result.n >= 1
+    assert not set(result.parameters) & set(OTHER_NAMES)
+    assert result.parameters.get("min_tokens", 0) <= result.max_tokens
+    assert request.max_tokens is None or result.max_tokens <= request.max_tokens
+    assert result.n <= request.n
+    assert decision.tokens is not None
+    assert decision.tokens.allowed == made * result.max_tokens
+
+
+@settings(max_examples=100)
+@given(requests, st.integers(20, 5000))
+def test_deciding_twice_changes_nothing_more(request: Request, cap: int) -> None:
+    assert BudgetPolicy(cap).decide(decided(request, cap), CONTEXT).action == "keep"
