@@ -1,0 +1,36 @@
+"""What `fewer serve` says once it serves: where, what, how much fits, and how to try it."""
+
+from __future__ import annotations
+
+from fewer.launch import Launch
+from fewer.terminal import DIM, painted
+
+
+def banner(launch: Launch, servable: bool) -> str:
+    """servable: the gateway has at least one route that can answer."""
+    lines = [("chat page", f"{launch.url}/"), ("API", f"{launch.url}/v1 (OpenAI's format)")]
+    lines += [("routes", ", ".join(_routes(launch)))]
+    for engine in launch.engines:
+        lines.append(("model", engine.name))
+    title = "Fewer is ready." if servable else "Fewer runs, but no route can answer yet."
+    rows = [f"  {painted(f'{label:9}', DIM)} {text}" for label, text in lines]
+    return "\n".join(
+        ["", title, *rows, "", f"  {painted('try', DIM)}       {_example(launch)}", ""]
+    )
+
+
+def _routes(launch: Launch) -> list[str]:
+    routes = launch.config.routes
+    return [f"{name} → {route.model}" for name, route in routes.items()] or ["none: ask by model"]
+
+
+def _example(launch: Launch) -> str:
+    asked = launch.config.default_route or next(iter(launch.config.models))
+    body = (
+        f'{{"model": "{asked}", "stream": true, "messages": '
+        f'[{{"role": "user", "content": "What is the capital of Japan?"}}]}}'
+    )
+    return (
+        f"curl -N {launch.url}/v1/chat/completions "
+        f"-H 'content-type: application/json' \\\n              -d '{body}'"
+    )

@@ -1,0 +1,125 @@
+"""Arguments that several commands share, and the configuration that they lead to."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+from engine.protocol.errors import SetupError
+
+if TYPE_CHECKING:
+    from gateway.config import Config
+
+DEFAULT_ENGINE_PORT = 8090
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="configuration (default: ./fewer.yaml where there is one)",
+    )
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--model",
+        metavar="NAME|PATH",
+        help="serve this model or GGUF file in place of the configuration's own",
+    )
+
+
+def add_executor(parser: argparse.ArgumentParser) -> None:
+    from engine.protocol.settings import ExecutorName
+
+    parser.add_argument(
+        "--executor", choices=get_args(ExecutorName), help="what computes the model's steps"
+    )
+
+
+def add_listening(parser: argparse.ArgumentParser) -> None:
+    """Where the gateway listens; what is not given is taken from the configuration."""
+    parser.add_argument("--host", help="address to listen on (default: 127.0.0.1)")
+    parser.add_argument("--port", type=int, help="port, 0 for a free one (default: 8080)")
+    parser.add_argument("--workers", type=int, metavar="N", help="gateway processes (default: 1)")
+
+
+def add_supervised(parser: argparse.ArgumentParser) -> None:
+    """For the children of `fewer serve` only: standard input is a `Lifeline`."""
+    parser.add_argument("--supervised", action="store_true", help=argparse.SUPPRESS)
+
+
+def load_config(arguments: argparse.Namespace) -> Config:
+    """The configuration, with what the command line says in place of what the file says.
+
+    Raises `ConfigError`.
+    """
+    from msgspec.structs import replace
+
+    from gateway import config as configuration
+
+    config = configuration.load(arguments.config, os.environ)
+    if model := getattr(arguments, "model", None):
+        config = with_model(config, model)
+    if executor := getattr(arguments, "executor", None):
+        config = replace(config, engine=replace(config.engine, executor=executor))
+    return config
+
+
+def with_listening(config: Config, arguments: argparse.Namespace) -> Config:
+    """`config` with the `--host`, `--port` and `--workers` that were given."""
+    from msgspec.structs import replace
+
+    given = {"host": arguments.host, "port": arguments.port, "workers": arguments.workers}
+    told = {field: value for field, value in given.items() if value is not None}
+    if told.get("workers", 1) < 1:
+        raise SetupError("--workers must be at least 1.")
+    return replace(config, server=replace(config.server, **told))
+
+
+def with_model(config: Config, model: str) -> Config:
+    """`model`, a name of `fewer models` or a path, in place of every gguf model.
+
+    Routes and fallback lists that named one of those name this one instead. A model that the
+    configuration has already stays as it is described there.
+    """
+    from msgspec.structs import replace
+
+    from gateway.config import ModelConfig
+
+    name = _served_name(model)
+    ours = set(config.gguf_models())
+    described = config.models[name] if name in ours else ModelConfig(gguf=model)
+    kept = {other: entry for other, entry in config.models.items() if other not in ours}
+    models = {name: described, **kept}
+
+    def renamed(old: str) -> str:
+        return name if old in ours else old
+
+    return replace(
+        config,
+        models={
+            key: replace(entry, fallback=_without(key, map(renamed, entry.fallback)))
+            for key, entry in models.items()
+        },
+        aliases={alias: renamed(target) for alias, target in config.aliases.items()},
+        routes={
+            key: replace(route, model=renamed(route.model)) for key, route in config.routes.items()
+        },
+    )
+
+
+def _served_name(model: str) -> str:
+    """A path is served under its file's name, as `fewer models add` would call it."""
+    from fewer.model_store import name_for
+
+    path = Path(model)
+    return name_for(path) if path.suffix == ".gguf" or len(path.parts) > 1 else model
+
+
+def _without(name: str, names: map[str]) -> tuple[str, ...]:
+    """Each once, in order, but `name`: nothing falls back to itself."""
+    return tuple(dict.fromkeys(other for other in names if other != name))
