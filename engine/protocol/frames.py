@@ -18,7 +18,8 @@ from engine.protocol.sampling import Sampling
 PROTOCOL_VERSION = 1
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 
-Kind = Literal["text", "reasoning", "tool"]
+Kind = Literal["text", "reasoning", "refusal", "tool"]
+"""`refusal` only comes from foreign upstreams: OpenAI's `delta.refusal`."""
 Finish = Literal["stop", "length", "tool_calls", "content_filter"]
 
 

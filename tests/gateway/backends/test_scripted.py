@@ -5,31 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from engine.protocol.errors import ConfigError, InvalidRequest, Overloaded
-from engine.protocol.frames import Accepted, Event, Failed, StreamEvent, Usage
-from gateway.backends.base import Call, Stream
+from engine.protocol.frames import Accepted, Event, Failed, Usage
 from gateway.backends.scripted import Script, ScriptedBackend
-from policies.request import Request
-
-
-def call(id: str = "r1", **fields: Any) -> Call:
-    deadline_s = fields.pop("deadline_s", None)
-    return Call(id, Request("chat", "chat", **fields), deadline_s=deadline_s)
-
-
-async def drain(stream: Stream) -> list[StreamEvent]:
-    events: list[StreamEvent] = []
-    while batch := await stream.receive():
-        events += batch
-    return events
-
-
-def text_of(events: list[StreamEvent], choice: int = 0) -> str:
-    return "".join(e.text for e in events if isinstance(e, Event) and e.choice == choice)
+from tests.fakes.calls import chat_call as call
+from tests.fakes.calls import drain, text_of
 
 
 async def test_plays_text_and_completes_the_stream() -> None:

@@ -1,0 +1,31 @@
+"""The canonical request as OpenAI body fields again, for whoever produces the tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from policies.request import Request
+
+
+def to_fields(request: Request, budget_field: str = "max_tokens") -> dict[str, Any]:
+    """The body of `request` but for `model`, `stream` and `stream_options`.
+
+    Fields that the client did not send stay away; the output budget, however many names it
+    came under, goes out once, as `budget_field`.
+    """
+    fields = dict(request.parameters)
+    if request.surface == "chat":
+        fields["messages"] = request.messages
+    else:
+        # A single text goes out as a text: not every server takes a list here.
+        single = len(request.prompts) == 1
+        fields["prompt"] = request.prompts[0] if single else request.prompts
+    if request.max_tokens is not None:
+        fields[budget_field] = request.max_tokens
+    if request.n != 1:
+        fields["n"] = request.n
+    if request.tools is not None:
+        fields["tools"] = request.tools
+    if request.tool_choice is not None:
+        fields["tool_choice"] = request.tool_choice
+    return fields
