@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
+import tempfile
 from pathlib import Path
 
 from engine.protocol.errors import SetupError
@@ -56,16 +58,16 @@ def _read_token(path: Path) -> str:
 
 def _create_token(path: Path) -> str:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(f"{secrets.token_urlsafe(32)}\n")
+    descriptor, draft = tempfile.mkstemp(prefix="engine-token.", dir=path.parent)
     try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(f"{secrets.token_urlsafe(32)}\n")
         # A link appears whole or not at all, and never replaces the token of a process that
         # was quicker: both then read the same one.
-        os.link(draft, path)
-    except FileExistsError:
-        pass
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, path)
     finally:
-        draft.unlink()
-    return _read_token(path)
+        os.unlink(draft)
+    if token := _read_token(path):
+        return token
+    raise SetupError(f"{path} is empty. Delete it, and a new token is made.")

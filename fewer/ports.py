@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import ipaddress
 import os
 import socket
 from collections.abc import Iterator
@@ -38,14 +38,6 @@ def address_to_try(host: str, port: int) -> str:
     elif host == "::":
         host = "::1"
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def is_loopback(host: str) -> bool:
-    """Can only this machine reach a socket that listens at `host`?"""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _probe(host: str, port: int, option: str) -> None:
@@ -99,14 +91,18 @@ def _free_run(host: str, count: int) -> int:
 
 def _holders(port: int) -> Iterator[str]:
     """Processes that listen on `port`, as far as Linux lets this user see them."""
-    inodes = set(_listening_inodes(port))
+    sockets = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
     for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            links = {os.readlink(link) for link in (folder / "fd").iterdir()}
-            if any(f"socket:[{inode}]" in links for inode in inodes):
+        # Skipped: another user's process, or one that has just ended.
+        with contextlib.suppress(OSError):
+            if any(link in sockets for link in _open_files(folder)):
                 yield f"{(folder / 'comm').read_text().strip()} (process {folder.name})"
-        except OSError:
-            continue  # another user's process, or one that has just ended
+
+
+def _open_files(process: Path) -> Iterator[str]:
+    for link in (process / "fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed since it was listed
+            yield os.readlink(link)
 
 
 def _listening_inodes(port: int) -> Iterator[str]:
