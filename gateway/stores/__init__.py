@@ -1,0 +1,1 @@
+"""What must last: SQLite on one machine."""
