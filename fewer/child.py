@@ -44,18 +44,21 @@ class Child:
     async def start(self) -> None:
         """Start it, once it is not running. `ready` is set when it says so."""
         self.ready.clear()
-        ours, theirs = socket.socketpair()
-        with theirs:
+        # Pipes of our own: asyncio's keep `wait` from returning while a worker that the child
+        # left behind has them open.
+        lifeline, their_line = _socket_pair()
+        output, their_output = _socket_pair()
+        with their_line, their_output:
             process = await asyncio.create_subprocess_exec(
                 *self._command,
-                stdin=theirs.fileno(),
-                stdout=asyncio.subprocess.PIPE,
+                stdin=their_line.fileno(),
+                stdout=their_output.fileno(),
                 stderr=asyncio.subprocess.STDOUT,
                 env=self._environ,
                 start_new_session=True,
             )
         self.pid = process.pid
-        self._life = asyncio.create_task(self._live(process, ours))
+        self._life = asyncio.create_task(self._live(process, lifeline, output))
 
     async def wait(self) -> int:
         """Its exit status, as `subprocess` gives it, after its last line has been logged."""
@@ -82,25 +85,27 @@ class Child:
         if self.running:
             self._kill_group()
 
-    async def _live(self, process: asyncio.subprocess.Process, lifeline: socket.socket) -> int:
-        with lifeline:
-            lifeline.setblocking(False)
-            output = asyncio.create_task(self._copy_output(process))
-            readiness = asyncio.create_task(self._await_ready(lifeline))
+    async def _live(
+        self, process: asyncio.subprocess.Process, lifeline: socket.socket, output: socket.socket
+    ) -> int:
+        with lifeline, output:
+            copying = asyncio.create_task(self._copy(output))
+            listening = asyncio.create_task(self._await_ready(lifeline))
             status = await process.wait()
             # A worker that it left behind would hold the port, and the next start would fail.
             self._kill_group()
-            readiness.cancel()
-            await asyncio.gather(output, readiness, return_exceptions=True)
+            listening.cancel()
+            await asyncio.gather(copying, listening, return_exceptions=True)
         return status
 
     def _kill_group(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
-    async def _copy_output(self, process: asyncio.subprocess.Process) -> None:
+    async def _copy(self, output: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
         splitter = LineSplitter()
-        while process.stdout and (data := await process.stdout.read(READ_BYTES)):
+        while data := await loop.sock_recv(output, READ_BYTES):
             for line in splitter.feed(data):
                 self._log.line(self.name, line)
         for line in splitter.flush():
@@ -115,3 +120,10 @@ class Child:
                 return
             heard += data
         self.ready.set()
+
+
+def _socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Our end, which does not block, and the child's, which does."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    return ours, theirs
