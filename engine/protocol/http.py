@@ -6,18 +6,22 @@ too many, 408 if they do not arrive in time, and the connection is closed. Both 
 
     uvicorn.Config(app, http=HardenedHttpProtocol, ws=HardenedWebSocketProtocol, ...)
 
+Both give the application `scope["extensions"]["fewer.abort"]["call"]()`, which cuts the
+connection at once: a peer that reads nothing cannot be sent a goodbye.
+
 Not imported by `engine.protocol` itself, which needs no web server.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
+from websockets.http11 import Request
 
 MAX_HEADER_BYTES = 64 * 1024
 """Request line and headers together."""
@@ -90,6 +94,7 @@ class HardenedHttpProtocol(HttpToolsProtocol):
             self._received_bytes = self._body_bytes = 0
             self._arm_header_timer()
         super().on_message_begin()
+        self.scope["extensions"] = {"fewer.abort": {"call": self.transport.abort}}
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if len(self.headers) == self.max_header_count:
@@ -178,6 +183,12 @@ class HardenedWebSocketProtocol(WebSocketsSansIOProtocol):
         # After a close frame nothing counts, not even the rest of a fragmented message.
         if not self.transport.is_closing():
             super().handle_events()
+
+    def handle_connect(self, event: Request) -> None:
+        super().handle_connect(event)
+        if self.response.status_code == 101:  # the application's task starts after this
+            extensions = cast("dict[str, Any]", self.scope["extensions"])
+            extensions["fewer.abort"] = {"call": self.transport.abort}
 
     def handle_cont(self, event: Frame) -> None:
         if len(self.frames) >= MAX_FRAGMENTS:

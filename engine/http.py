@@ -1,0 +1,93 @@
+"""Raw ASGI for the engine's server: read a bounded body, send JSON, say what went wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+from starlette.types import Receive, Scope, Send
+
+from engine.protocol.errors import Cancelled, DeadlineExceeded, FewerError, InvalidRequest, TooLarge
+from engine.protocol.frames import MAX_FRAME_BYTES
+
+MAX_BODY_BYTES = MAX_FRAME_BYTES
+BODY_TIMEOUT_S = 30.0
+"""For a whole body: nobody on the way to a model is slower than that by accident."""
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+
+def header(scope: Scope, name: bytes) -> str | None:
+    """The header `name` (lower case), or None. HTTP headers are Latin-1 on the wire."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return bytes(value).decode("latin-1")
+    return None
+
+
+async def read_json_body(scope: Scope, receive: Receive) -> bytes:
+    """The body of a request that says it is JSON. Raises for another type, size or pace."""
+    kind = (header(scope, b"content-type") or "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise InvalidRequest("The content type must be application/json.")
+    if header(scope, b"content-encoding") not in (None, "identity"):
+        raise InvalidRequest("The body must not be compressed.")
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            return await _read(scope, receive)
+    except TimeoutError:
+        raise DeadlineExceeded(f"The body did not arrive in {BODY_TIMEOUT_S:g} s.") from None
+
+
+async def _read(scope: Scope, receive: Receive) -> bytes:
+    declared = header(scope, b"content-length")
+    if declared is not None and declared.isdecimal() and int(declared[:20]) > MAX_BODY_BYTES:
+        raise _too_large()
+    parts: list[bytes] = []
+    size_bytes = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Cancelled("The client left.")
+        part = message.get("body", b"")
+        size_bytes += len(part)
+        if size_bytes > MAX_BODY_BYTES:
+            raise _too_large()
+        parts.append(part)
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+def _too_large() -> TooLarge:
+    return TooLarge(f"The body is over the limit of {MAX_BODY_BYTES} bytes.")
+
+
+async def send_json(send: Send, value: Any, status: int = 200, headers: Headers = ()) -> None:
+    await send_bytes(send, orjson.dumps(value), b"application/json", status, headers)
+
+
+async def send_bytes(
+    send: Send, body: bytes, content_type: bytes, status: int = 200, headers: Headers = ()
+) -> None:
+    length = str(len(body)).encode()
+    head = [(b"content-type", content_type), (b"content-length", length), *headers]
+    await send({"type": "http.response.start", "status": status, "headers": head})
+    await send({"type": "http.response.body", "body": body})
+
+
+def retry_headers(error: FewerError) -> Headers:
+    """`retry-after`, in whole seconds, where waiting helps."""
+    if error.retry_after_s is None:
+        return []
+    return [(b"retry-after", str(max(1, math.ceil(error.retry_after_s))).encode())]
+
+
+async def send_error(send: Send, error: FewerError, headers: Headers = ()) -> None:
+    """The whole response for an error that came before any byte was sent."""
+    # An unread body may still be coming; the connection cannot be used for another request.
+    closing = [(b"connection", b"close")] if error.status in (401, 413) else []
+    every = [*retry_headers(error), *closing, *headers]
+    await send_json(send, error.to_wire(), error.status, every)
