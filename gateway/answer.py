@@ -1,0 +1,138 @@
+"""An answer on its way from a backend to a face: transformed, metered, and settled at its end."""
+
+from __future__ import annotations
+
+import json
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from engine.protocol.errors import Cancelled, FewerError, UpstreamFailed
+from engine.protocol.frames import Event, Failed, StreamEvent
+from gateway.backends.base import Stream
+from gateway.errors import of_failed
+from gateway.telemetry.metrics import Meter, Metrics
+from gateway.visit import Visit
+from policies.base import Policy, Transformer
+from policies.context import Context, Outcome
+from policies.decision import Decision
+from policies.request import Request
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """A policy and what it decided."""
+
+    policy: Policy
+    decision: Decision
+
+
+class Answer:
+    """An answer on its way. Use it as a context manager: leaving it settles and frees all."""
+
+    def __init__(
+        self,
+        request: Request,
+        route: str,
+        visit: Visit,
+        verdicts: list[Verdict],
+        context: Context,
+        metrics: Metrics,
+    ) -> None:
+        self.request = request
+        self.stream: Stream | None = None
+        self._route = route
+        self._visit = visit
+        self._verdicts = verdicts
+        self._context = context
+        self._metrics = metrics
+        self._meter: Meter | None = None
+        self._transformers = _transformers(request, verdicts, context)
+        self._ended = False
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """What the client is told about the way its request went."""
+        decisions = [
+            {
+                "policy": verdict.policy.name,
+                "mode": verdict.policy.mode,
+                "action": verdict.decision.action,
+                "reason": verdict.decision.reason,
+            }
+            for verdict in self._verdicts
+        ]
+        told = {"x-fewer-route": self._route, "x-fewer-model": self._visit.model}
+        told["x-fewer-decisions"] = json.dumps(decisions, separators=(",", ":"))
+        return [(name.encode(), value.encode()) for name, value in told.items() if value]
+
+    async def receive(self) -> list[StreamEvent]:
+        """The next events, at least one, the last of them a terminal at the end."""
+        if self.stream is None:
+            raise RuntimeError("receive before the answer was started")
+        events = await self.stream.receive()
+        if not events and not self._ended:
+            broken = UpstreamFailed(f"The model {self._visit.model} broke off its answer.")
+            events = [Failed.of(self._visit.call_id, broken)]
+        if self._meter is None:
+            self._meter = Meter(self._metrics, self._route, self._visit.model, self._visit.begun_s)
+        self._meter.observe(events)
+        self._note_terminal(events)
+        return self._transformed(events) if self._transformers else events
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if self.stream is not None:
+                await self.stream.aclose()
+        finally:
+            self._settle(error)
+
+    def _note_terminal(self, events: list[StreamEvent]) -> None:
+        last = events[-1] if events else None
+        if isinstance(last, Failed):
+            failure = of_failed(last)
+            self._ended = True
+            self._visit.status, self._visit.error = failure.status, failure.code
+        elif isinstance(last, Event) and last.usage is not None:
+            self._ended = True
+
+    def _transformed(self, events: list[StreamEvent]) -> list[StreamEvent]:
+        for transformer in self._transformers:
+            after: list[StreamEvent] = []
+            for event in events:
+                if isinstance(event, Failed):
+                    after.append(event)
+                elif isinstance(event, Event) and event.usage is not None:
+                    after += [*transformer.flush(), event]
+                else:
+                    after += transformer.feed(event)
+            events = after
+        return events
+
+    def _settle(self, error: BaseException | None) -> None:
+        """Meter, tell the policies, and leave the numbers for the access log."""
+        visit = self._visit
+        if self._meter is not None:
+            self._meter.settle()
+            visit.prompt_tokens = self._meter.prompt_tokens
+            visit.completion_tokens = self._meter.completion_tokens
+        code = visit.error
+        if isinstance(error, FewerError):
+            code = error.code
+        elif not self._ended:
+            code = code or Cancelled.code
+        for verdict in self._verdicts:
+            verdict.policy.settled(self._context, Outcome(code, visit.completion_tokens))
+
+
+def _transformers(request: Request, verdicts: list[Verdict], context: Context) -> list[Transformer]:
+    made = (v.policy.transformer(request, context) for v in verdicts if v.policy.mode == "active")
+    return [transformer for transformer in made if transformer is not None]

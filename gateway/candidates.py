@@ -1,0 +1,71 @@
+"""Which of a route's models can take a request at all. Asked before any of them is tried."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import orjson
+
+from engine.protocol.errors import InvalidRequest
+from gateway.backends.base import Backend
+from gateway.config import Config
+from policies.request import Request
+
+BYTES_PER_TOKEN = 4
+"""English prose has 4 to 5 bytes for each token, Chinese 3 to 5, code 3 to 4. An estimate will do
+here: a fallback that is let through in error refuses by itself, and the refusal is not shown."""
+
+_IMAGE_PARTS = ("image_url", "input_image", "image")
+
+
+def fitting(
+    request: Request, names: Sequence[str], backends: dict[str, Backend], config: Config
+) -> list[str]:
+    """Those of `names` that can answer. Raises `InvalidRequest` when images leave none.
+
+    The first name is tried whatever its window: its refusal has the exact numbers. A fallback
+    whose window is known and too small is left out, since its refusal would hide the cause.
+    """
+    able = list(names)
+    if (place := _image_place(request)) is not None:
+        able = [name for name in names if backends[name].capabilities.images]
+        if not able:
+            raise InvalidRequest(
+                f"The model {names[0]} reads text only; {place} holds an image. Leave it out, "
+                f"or ask for a model that takes images.",
+                param=place,
+            )
+    if len(able) < 2:
+        return able
+    need = estimated_tokens(request)
+    return [able[0], *(name for name in able[1:] if _window(config, name, need) >= need)]
+
+
+def estimated_tokens(request: Request) -> int:
+    """About how many tokens of context the request needs: prompt and one choice's output."""
+    texts = [orjson.dumps(message.get("content")) for message in request.messages]
+    size_bytes = sum(map(len, texts)) + len(orjson.dumps(request.tools or ""))
+    longest = max(map(_prompt_tokens, request.prompts), default=0)
+    return size_bytes // BYTES_PER_TOKEN + longest + (request.max_tokens or 0)
+
+
+def _prompt_tokens(prompt: str | list[int]) -> int:
+    return len(prompt.encode()) // BYTES_PER_TOKEN if isinstance(prompt, str) else len(prompt)
+
+
+def _window(config: Config, name: str, otherwise: int) -> int:
+    """The declared window of a model in tokens; `otherwise` where nothing is known of it."""
+    model = config.models[name]
+    if model.gguf is not None:
+        return config.engine_settings(name).max_model_len
+    return model.max_model_len or otherwise
+
+
+def _image_place(request: Request) -> str | None:
+    """Where the first image part stands, as OpenAI writes `param`."""
+    for index, message in enumerate(request.messages):
+        content = message.get("content")
+        for place, part in enumerate(content if isinstance(content, list) else ()):
+            if isinstance(part, dict) and part.get("type") in _IMAGE_PARTS:
+                return f"messages[{index}].content[{place}]"
+    return None

@@ -1,0 +1,1 @@
+"""What clients see: each face maps its wire format to the internal one. Faces hold no policy."""

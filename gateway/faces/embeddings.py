@@ -1,0 +1,93 @@
+"""`POST /v1/embeddings`, passed to upstreams that have it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from engine.protocol.body import decode_object
+from engine.protocol.errors import (
+    DeadlineExceeded,
+    InvalidRequest,
+    ServiceError,
+)
+from gateway.backends.base import Backend
+from gateway.config import Config
+from gateway.drain import Drain
+from gateway.errors import with_tried
+from gateway.faces.endpoint import send_json
+from gateway.lifeline import Lifeline
+from gateway.middleware.limits import whole_body
+from gateway.pipeline import Pipeline
+from gateway.visit import Visit, header, visit_of
+
+
+class EmbeddingsFace:
+    def __init__(self, config: Config, pipeline: Pipeline, drain: Drain) -> None:
+        self._config = config
+        self._pipeline = pipeline
+        self._drain = drain
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = parse(await whole_body(receive))
+        visit = visit_of(scope)
+        route = self._pipeline.match(body.get("model", ""), header(scope, b"x-fewer-route"), visit)
+        backends = [self._pipeline.backend(name) for name in route.candidates]
+        able = [backend for backend in backends if backend.capabilities.embeddings]
+        if not able:
+            raise InvalidRequest(
+                f"The model behind {route.name!r} makes no embeddings; ask for one that does.",
+                param="model",
+            )
+        lifeline = Lifeline(receive)
+        with self._drain.admit(lifeline):
+            async with lifeline:
+                answer = await self._embed(body, able, visit)
+        visit.prompt_tokens = _prompt_tokens(answer)
+        await send_json(
+            send,
+            answer,
+            headers=[
+                (b"x-fewer-route", route.name.encode()),
+                (b"x-fewer-model", visit.model.encode()),
+            ],
+        )
+
+    async def _embed(
+        self, body: dict[str, Any], backends: list[Backend], visit: Visit
+    ) -> dict[str, Any]:
+        """The first answer that one of `backends` gives; a fault of the service moves on."""
+        first: ServiceError | None = None
+        for backend in backends:
+            visit.model = backend.name
+            try:
+                async with asyncio.timeout(self._config.models[backend.name].timeout_s):
+                    return await backend.embed(body)
+            except ServiceError as error:
+                first = first or error
+            except TimeoutError:
+                first = first or DeadlineExceeded(
+                    f"The model {backend.name} gave no answer in time."
+                )
+        if first is None:
+            raise RuntimeError("no backend to ask")
+        raise with_tried(first, [backend.name for backend in backends])
+
+
+def parse(data: bytes) -> dict[str, Any]:
+    """The body, with what OpenAI requires of it checked: `input` and the type of `model`."""
+    body = decode_object(data)
+    if not isinstance(body.get("model", ""), str):
+        raise InvalidRequest("model must be a string.", param="model")
+    given = body.get("input")
+    if not isinstance(given, str | list) or not given:
+        raise InvalidRequest("input must be a string or an array, and not empty.", param="input")
+    return body
+
+
+def _prompt_tokens(answer: dict[str, Any]) -> int:
+    usage = answer.get("usage")
+    tokens = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+    return tokens if isinstance(tokens, int) else 0

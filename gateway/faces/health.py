@@ -1,0 +1,63 @@
+"""`/health/live`, `/health/ready` and `/metrics`: for orchestrators and Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from starlette.types import Receive, Scope, Send
+
+from gateway.backends.base import Backend
+from gateway.drain import Drain
+from gateway.faces.endpoint import send_bytes, send_json
+from gateway.routes import Routes
+from gateway.telemetry.metrics import CONTENT_TYPE, Metrics
+
+READY_TIMEOUT_S = 1.0
+
+
+class HealthFace:
+    """Live: this process answers. Ready: at least one route can be served, and no drain."""
+
+    def __init__(self, routes: Routes, backends: Mapping[str, Backend], drain: Drain) -> None:
+        self._routes = routes
+        self._backends = backends
+        self._drain = drain
+
+    async def live(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send_json(send, {"status": "live"})
+
+    async def ready(self, scope: Scope, receive: Receive, send: Send) -> None:
+        models = await self._ready_models()
+        routes = {
+            name: any(models[model] for model in route.candidates)
+            for name, route in self._routes.by_name.items()
+        }
+        ready = any(routes.values()) and not self._drain.started
+        status = "draining" if self._drain.started else "ready" if ready else "not ready"
+        await send_json(
+            send,
+            {"status": status, "routes": routes, "models": models},
+            status=200 if ready else 503,
+            headers=[] if ready else [(b"retry-after", b"1")],
+        )
+
+    async def _ready_models(self) -> dict[str, bool]:
+        found = await asyncio.gather(*map(_is_ready, self._backends.values()))
+        return dict(zip(self._backends, found, strict=True))
+
+
+async def _is_ready(backend: Backend) -> bool:
+    try:
+        async with asyncio.timeout(READY_TIMEOUT_S):
+            return await backend.ready()
+    except TimeoutError:
+        return False
+
+
+class MetricsFace:
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send_bytes(send, self._metrics.text(), CONTENT_TYPE)

@@ -1,0 +1,60 @@
+"""Ends one request's work from outside: the client left, time ran out, or we shut down."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Any, Self
+
+from starlette.types import Receive
+
+from engine.protocol.errors import Cancelled, FewerError
+
+
+class Lifeline:
+    """A block of work that `cut` ends with a given error.
+
+    While the block runs, `receive` is watched, so that a disconnect cuts it. The body must have
+    been read before. As with `asyncio.timeout`, the task is cancelled and the block raises the
+    error in place of `CancelledError`; whoever cancels the task for another reason is obeyed.
+    """
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._reason: FewerError | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        self._cancelling = 0
+
+    def cut(self, error: FewerError) -> None:
+        """The block raises `error` at its next await. Only the first reason counts."""
+        if self._task is not None and self._reason is None:
+            self._reason = error
+            self._task.cancel()
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.current_task()
+        if self._task is None:
+            raise RuntimeError("A lifeline needs a task.")
+        self._cancelling = self._task.cancelling()
+        self._watcher = asyncio.create_task(self._watch())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        task, self._task = self._task, None
+        if self._watcher is not None:
+            self._watcher.cancel()
+        if self._reason is None or task is None:
+            return
+        if task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise self._reason from None
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.cut(Cancelled("The client left."))

@@ -1,0 +1,123 @@
+"""Prometheus metrics of the gateway. Labels come from the configuration, never from clients.
+
+Names are vLLM's where it has one, with our prefix. With several workers each writes files under
+PROMETHEUS_MULTIPROC_DIR, and whichever worker is asked sums them up.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from engine.protocol.frames import Event, StreamEvent, Usage
+
+CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+
+# OpenTelemetry's buckets for gen_ai.server.time_to_first_token, and vLLM's longer ones.
+_FIRST_TOKEN_S = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+    20.0, 40.0, 80.0, 160.0,
+)  # fmt: skip
+_INTER_TOKEN_S = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5,
+)  # fmt: skip
+_DURATION_S = (
+    0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84,
+)  # fmt: skip
+
+
+class Metrics:
+    """All series of one process."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self.requests = self._counter("requests", "Requests, by how they ended.", "route", "status")
+        self.duration = self._histogram(
+            "e2e_request_latency_seconds", "Arrival to last byte.", _DURATION_S, "route"
+        )
+        self.first_token = self._histogram(
+            "time_to_first_token_seconds",
+            "Arrival to first output, of requests that had any.",
+            _FIRST_TOKEN_S,
+            "route",
+            "model",
+        )
+        self.inter_token = self._histogram(
+            "inter_token_latency_seconds",
+            "Time between deliveries of output, for each token in the later one.",
+            _INTER_TOKEN_S,
+            "route",
+            "model",
+        )
+        self.prompt_tokens = self._counter("prompt_tokens", "Tokens in.", "route", "model")
+        self.generation_tokens = self._counter("generation_tokens", "Tokens out.", "route", "model")
+        self.decisions = self._counter(
+            "policy_decisions", "What policies decided.", "route", "policy", "mode", "action"
+        )
+
+    def text(self) -> bytes:
+        """Prometheus's text format: this process's series, or all workers' together."""
+        folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+        if not folder:
+            return generate_latest(self._registry)
+        together = CollectorRegistry()
+        MultiProcessCollector(together, folder)  # type: ignore[no-untyped-call]
+        return generate_latest(together)
+
+    def _counter(self, name: str, help: str, *labels: str) -> Counter:
+        return Counter(f"fewer_{name}", help, labels, registry=self._registry)
+
+    def _histogram(
+        self, name: str, help: str, buckets: tuple[float, ...], *labels: str
+    ) -> Histogram:
+        return Histogram(f"fewer_{name}", help, labels, buckets=buckets, registry=self._registry)
+
+
+class Meter:
+    """Counts one answer as its events pass, whoever reads them and however.
+
+    begun_s: `time.monotonic()` of the request's arrival
+    """
+
+    def __init__(self, metrics: Metrics, route: str, model: str, begun_s: float) -> None:
+        self._first_token = metrics.first_token.labels(route, model)
+        self._inter_token = metrics.inter_token.labels(route, model)
+        self._prompt = metrics.prompt_tokens.labels(route, model)
+        self._generation = metrics.generation_tokens.labels(route, model)
+        self._last_s = begun_s
+        self._seen_tokens = 0
+        self._usage: Usage | None = None
+
+    @property
+    def prompt_tokens(self) -> int:
+        return self._usage.prompt_tokens if self._usage else 0
+
+    @property
+    def completion_tokens(self) -> int:
+        """As the backend counted them; of an answer that was cut off, those that passed."""
+        return self._usage.completion_tokens if self._usage else self._seen_tokens
+
+    def observe(self, events: list[StreamEvent]) -> None:
+        tokens = 0
+        for event in events:
+            if isinstance(event, Event):
+                tokens += event.tokens
+                if event.usage is not None:
+                    self._usage = event.usage
+        if not tokens:
+            return
+        now_s = time.monotonic()
+        if self._seen_tokens == 0:
+            self._first_token.observe(now_s - self._last_s)
+        else:
+            self._inter_token.observe((now_s - self._last_s) / tokens)
+        self._seen_tokens += tokens
+        self._last_s = now_s
+
+    def settle(self) -> None:
+        """The answer has ended, in whatever way."""
+        self._prompt.inc(self.prompt_tokens)
+        self._generation.inc(self.completion_tokens)

@@ -1,0 +1,69 @@
+"""What is known about one HTTP request so far. Middleware and pipeline fill it in."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from gateway.tenants import Tenant
+
+_KEY = "fewer.visit"
+
+
+@dataclass(slots=True)
+class Visit:
+    """One request, from its first byte to its last.
+
+    id:      for people, logs and the header x-request-id
+    call_id: unique in this process, whatever the client sent; the backend's id of the call
+    begun_s: `time.monotonic()` of its arrival
+    tenant:  who asks; set once a key was accepted
+    route:   the route it matched; empty before that
+    model:   the model that answers, or was tried last
+    status:  HTTP status; an error in band replaces it, 499 says that the client left
+    error:   code of the error it ended with
+    """
+
+    id: str
+    call_id: str
+    method: str
+    path: str
+    begun_s: float = field(default_factory=time.monotonic)
+    tenant: Tenant | None = None
+    route: str = ""
+    model: str = ""
+    status: int = 0
+    error: str | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.begun_s
+
+    @property
+    def known_tenant(self) -> Tenant:
+        """The tenant, once the guard has let the request in."""
+        if self.tenant is None:
+            raise RuntimeError("the request passed no guard")
+        return self.tenant
+
+
+def put_visit(scope: Any, visit: Visit) -> None:
+    scope[_KEY] = visit
+
+
+def visit_of(scope: Any) -> Visit:
+    """The visit that `middleware.request_id` began."""
+    visit: Visit = scope[_KEY]
+    return visit
+
+
+def header(scope: Any, name: bytes) -> str | None:
+    """The header `name` (lower case), or None. HTTP headers are Latin-1 on the wire."""
+    for key, value in scope["headers"]:
+        if key == name:
+            text: str = value.decode("latin-1")
+            return text
+    return None
