@@ -181,10 +181,9 @@ def test_top_p_keeps_the_token_that_reaches_the_mass() -> None:
 
 def test_masks_come_before_everything() -> None:
     logits = logits_of(9, 5, 1, 0)
-    greedy = {"temperature": 0.0}
-    assert token_of(logits, Sampling(**greedy, allowed_token_ids=[2, 3])) == 2
-    assert token_of(logits, Sampling(**greedy, bad_token_ids=[0])) == 1
-    biased = Sampling(**greedy, bad_token_ids=[0], logit_bias={0: 100.0})
+    assert token_of(logits, Sampling(temperature=0, allowed_token_ids=[2, 3])) == 2
+    assert token_of(logits, Sampling(temperature=0, bad_token_ids=[0])) == 1
+    biased = Sampling(temperature=0, bad_token_ids=[0], logit_bias={0: 100.0})
     assert token_of(logits, biased) == 1
 
 
@@ -207,11 +206,10 @@ def test_nothing_left_gives_no_token() -> None:
 
 def test_penalties_follow_their_formulas() -> None:
     logits = logits_of(4.0, 3.9, -1.0)
-    greedy = {"temperature": 0.0}
-    assert token_of(logits, Sampling(**greedy, repetition_penalty=1.1), prompt=[0]) == 1
-    assert token_of(logits, Sampling(**greedy, presence_penalty=0.2), prompt=[0]) == 0
-    assert token_of(logits, Sampling(**greedy, presence_penalty=0.2), output=[0]) == 1
-    twice = Sampling(**greedy, frequency_penalty=0.06)
+    assert token_of(logits, Sampling(temperature=0, repetition_penalty=1.1), prompt=[0]) == 1
+    assert token_of(logits, Sampling(temperature=0, presence_penalty=0.2), prompt=[0]) == 0
+    assert token_of(logits, Sampling(temperature=0, presence_penalty=0.2), output=[0]) == 1
+    twice = Sampling(temperature=0, frequency_penalty=0.06)
     assert token_of(logits, twice, output=[0]) == 0
     assert token_of(logits, twice, output=[0, 0]) == 1
 
