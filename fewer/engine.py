@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from typing import TYPE_CHECKING
 
 from engine.protocol.errors import SetupError
@@ -48,6 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
     from engine import server
     from engine.assembly import open_engine
 
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("fewer").setLevel(logging.INFO)
     server.run(
         open_engine(path, settings, name=name),
         arguments.host,

@@ -70,9 +70,7 @@ class Supervisor:
 
     async def stop(self, deadline_s: float) -> None:
         """End every child, each within `deadline_s` of being asked; nothing is restarted."""
-        for keeper in self._keepers:
-            keeper.cancel()
-        await asyncio.gather(*self._keepers, return_exceptions=True)
+        await self._let_go()
         for child in self._children:
             await child.stop(deadline_s)
 
@@ -82,9 +80,17 @@ class Supervisor:
             child.kill()
 
     async def close(self) -> None:
-        """End what is still running, without asking. Nothing is left to restart or to log."""
+        """End what is still running, without asking. Returns when all have gone."""
+        await self._let_go()
         self.kill()
-        await self.stop(0.0)
+        for child in self._children:
+            if child.running:
+                await child.wait()
+
+    async def _let_go(self) -> None:
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
 
     async def _until_ready(self, child: Child, began: float) -> None:
         status = await _ready_or_ended(child)

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fewer.main import main
+
+CONFIG = """
+server: {port: 9000, workers: 2}
+store: sqlite:keys.sqlite3
+models:
+  ours: {gguf: smollm2-135m, max_model_len: 2048}
+  lost: {gguf: ./lost.gguf}
+  large: {openai: "http://127.0.0.1:9/v1", model: Qwen/Qwen3-32B, api_key: "${UPSTREAM_KEY}"}
+  far: {engine: "ws://10.0.0.1:8090/v1/engine"}
+  script: {scripted: script.json, fallback: [large]}
+aliases: {gpt-4o-mini: chat}
+routes:
+  chat: {model: ours, budget: {max_tokens: 1512}}
+  free: {model: large}
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("UPSTREAM_KEY", "sk-secret")
+    path = tmp_path / "fewer.yaml"
+    path.write_text(CONFIG)
+    return path
+
+
+def test_a_good_file_is_summed_up(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--config", str(config)]) == 0
+    folder = config.parent
+    assert capsys.readouterr().out.splitlines() == [
+        "listens   127.0.0.1 port 9000, 2 worker(s)",
+        f"keeps     {folder}/keys.sqlite3",
+        "model     ours: our engine, smollm2-135m (will be pulled), 2,048 tokens",
+        f"model     lost: our engine, {folder}/lost.gguf (MISSING on this machine), 4,096 tokens",
+        "model     large: Qwen/Qwen3-32B at http://127.0.0.1:9/v1, with a key",
+        "model     far: our engine at ws://10.0.0.1:8090/v1/engine",
+        f"model     script: plays {folder}/script.json, falls back to large",
+        "route     chat: ours, budget 1,512 tokens (active)",
+        "route     free: large, no budget",
+        "alias     gpt-4o-mini: chat",
+        "default   none: every request must name its model",
+        "The configuration is good.",
+    ]
+
+
+def test_a_mistake_is_one_line_with_file_line_and_key(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config.write_text(CONFIG.replace("budget:", "buget:"))
+    assert main(["check", "--config", str(config)]) == 1
+    shown = capsys.readouterr()
+    assert shown.err.startswith("fewer: fewer.yaml:12:routes.chat.buget: ")
+    assert shown.err.count("\n") == 1
+    assert shown.out == ""
+
+
+def test_the_file_that_make_serve_uses_is_good(capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(__file__).parents[2] / "fewer.yaml"
+    assert main(["check", "--config", str(path)]) == 0
+    assert "route     chat: smollm2-135m, budget 512 tokens (active)" in capsys.readouterr().out
