@@ -58,11 +58,7 @@ class ChatGateway:
     """
 
     def __init__(self) -> None:
-        self.routes = ["chat", "extract"]
-        self.key: str | None = None
-        self.answers: deque[Answer | Refusal] = deque()
-        self.requests: list[dict[str, Any]] = []
-        self.cancelled = threading.Event()
+        self.reset()
         self.url = ""
         self.app = Starlette(
             routes=[
@@ -71,6 +67,14 @@ class ChatGateway:
                 Route("/v1/chat/completions", _Completions(self), methods=["POST"]),
             ]
         )
+
+    def reset(self) -> None:
+        """As new, but for the server that runs: one server does for many tests."""
+        self.routes = ["chat", "extract"]
+        self.key: str | None = None
+        self.answers: deque[Answer | Refusal] = deque()
+        self.requests: list[dict[str, Any]] = []
+        self.cancelled = threading.Event()
 
     async def _models(self, request: Request) -> Response:
         if refused := self.refuse(request.headers.get("authorization")):

@@ -151,7 +151,7 @@ class Chat {
 
   #askForKey(message = "", turn = null) {
     this.#keyDialog.ask(async () => {
-      if (page.routes.options.length === 0) await this.loadRoutes();
+      if (page.routes.disabled) await this.loadRoutes();
       if (turn) this.#retry(turn);
       this.#composer.focus();
     }, message);

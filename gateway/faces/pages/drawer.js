@@ -57,7 +57,7 @@ export class KeyDialog {
     this.#onKey = onKey;
     this.#field.value = session.get("key");
     this.#message.textContent = message;
-    this.#message.hidden = message === "";
+    this.#message.hidden = message === "" || session.get("key") === ""; // no key yet is no mistake
     if (!this.#dialog.open) this.#dialog.showModal();
     this.#field.select();
   }

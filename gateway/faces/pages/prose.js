@@ -7,7 +7,7 @@
 const FENCE = /^[ \t]*(`{3,}|~{3,})([^`\n]*)\n?$/;
 const HEADING = /^(#{1,6}) +/;
 const MAYBE_FENCE_OR_HEADING = /^(?:[ \t]*|[ \t]*(?:`{1,2}|~{1,2})|#{1,6} *)$/;
-const INLINE = /`([^`\n]+)`|\*\*([^*\n]+)\*\*/g;
+const INLINE = /(?<!`)`([^`\n]+)`(?!`)|\*\*([^*\n]+)\*\*/g;
 const MAX_HELD = 80;
 
 export class Prose {

@@ -45,10 +45,14 @@ export const TEXTS = {
     cachedLong: "Tokens of the prompt that the engine had in its cache",
     about: "≈ {value}",
     aboutLong: "Counted by this page: a stopped answer reports no usage",
-    unknown: "–",
-    answeredBy: "Answered by",
+    model: "Model",
+    modelLong: "The model that answered",
     policies: "Policies",
     noPolicies: "none changed this request",
+    actionKeep: "left it as it was:",
+    actionRewrite: "changed the request:",
+    actionAnswer: "answered itself:",
+    actionRefuse: "refused:",
     shadow: "shadow: not applied",
     lengthNotice: "The answer ends here because it reached its limit of tokens.",
     filterNotice: "A policy ended this answer.",
@@ -139,10 +143,14 @@ export const TEXTS = {
     cachedLong: "提示词中引擎缓存命中的 token 数",
     about: "约 {value}",
     aboutLong: "由本页面计数：中途停止的回答不返回用量",
-    unknown: "–",
-    answeredBy: "模型",
+    model: "模型",
+    modelLong: "给出回答的模型",
     policies: "策略",
     noPolicies: "没有策略改动本次请求",
+    actionKeep: "未改动：",
+    actionRewrite: "改写了请求：",
+    actionAnswer: "直接作答：",
+    actionRefuse: "拒绝：",
     shadow: "影子模式：未生效",
     lengthNotice: "已达到 token 上限，回答到此为止。",
     filterNotice: "策略终止了本次回答。",
@@ -215,6 +223,16 @@ export class Speech {
 
   number(value, digits = 0) {
     return value.toLocaleString(this.language, { minimumFractionDigits: digits, maximumFractionDigits: digits });
+  }
+
+  duration(seconds) {
+    return this.say("seconds", { value: this.number(seconds, seconds < 10 ? 2 : 1) });
+  }
+
+  /** What a policy did, in words; an action that the page does not know, as the gateway spelt it. */
+  action(name) {
+    const key = `action${name.charAt(0).toUpperCase()}${name.slice(1)}`;
+    return Object.hasOwn(TEXTS[this.language], key) ? this.say(key) : name;
   }
 
   /** Put the texts into every element of `root` that names one. */

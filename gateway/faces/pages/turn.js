@@ -134,26 +134,26 @@ export class Turn {
   #showStatistics() {
     const { startedAt, firstAt, lastAt, pieces, usage } = this.#measured;
     const speech = this.#speech;
-    this.#parts.statistics.hidden = firstAt === null && usage === null;
-    const count = (value) => (Number.isFinite(value) ? speech.number(value) : speech.say("unknown"));
     const tokensOut = usage?.completion_tokens ?? pieces;
-    const out = usage ? count(tokensOut) : speech.say("about", { value: count(tokensOut) });
-    const secondsAfterFirst = (lastAt - firstAt) / 1000;
-    const speed = secondsAfterFirst > 0.001 && tokensOut > 1 ? (tokensOut - 1) / secondsAfterFirst : NaN;
-    const unknown = speech.say("unknown");
+    const speed = (tokensOut - 1) / ((lastAt - firstAt) / 1000);
+    const known = {
+      ttft: firstAt && speech.duration((firstAt - startedAt) / 1000),
+      speed: lastAt - firstAt > 1 && tokensOut > 1 && speech.say("perSecond", { value: speech.number(speed, 1) }),
+      tokensIn: usage && speech.number(usage.prompt_tokens),
+      tokensOut: usage ? speech.number(tokensOut) : firstAt && speech.say("about", { value: speech.number(tokensOut) }),
+      cached: usage && speech.number(usage.prompt_tokens_details?.cached_tokens ?? 0),
+      model: this.#outcome.opening?.model,
+    };
     this.#parts.statistics.replaceChildren(
-      this.#statistic("ttft", firstAt === null ? unknown : duration((firstAt - startedAt) / 1000, speech)),
-      this.#statistic("speed", speed ? speech.say("perSecond", { value: speech.number(speed, 1) }) : unknown),
-      this.#statistic("tokensIn", count(usage?.prompt_tokens)),
-      this.#statistic("tokensOut", out, usage ? "tokensOutLong" : "aboutLong"),
-      this.#statistic("cached", count(usage?.prompt_tokens_details?.cached_tokens ?? (usage ? 0 : NaN))),
+      ...Object.entries(known).filter(([, value]) => value).map(([name, value]) => this.#statistic(name, value)),
     );
   }
 
-  #statistic(name, value, explanation = `${name}Long`) {
+  #statistic(name, value) {
     const [pair, term, description] = ["div", "dt", "dd"].map((tag) => document.createElement(tag));
+    const counted = name === "tokensOut" && !this.#measured.usage;
     pair.dataset.statistic = name;
-    pair.title = this.#speech.say(explanation);
+    pair.title = this.#speech.say(counted ? "aboutLong" : `${name}Long`);
     term.textContent = this.#speech.say(name);
     description.textContent = value;
     pair.append(term, description);
@@ -165,32 +165,16 @@ export class Turn {
     this.#parts.decisions.hidden = opening === null;
     if (opening === null) return;
     const rows = opening.decisions.map((decision) => this.#decision(decision));
-    if (rows.length === 0) rows.push(this.#row("policies", this.#speech.say("noPolicies")));
-    if (opening.model) rows.unshift(this.#row("answeredBy", opening.model));
+    if (rows.length === 0) rows.push(row([["policy", this.#speech.say("policies")], ["", this.#speech.say("noPolicies")]]));
     this.#parts.decisions.replaceChildren(...rows);
   }
 
   #decision({ policy, mode, action, reason }) {
-    const row = document.createElement("li");
-    row.dataset.mode = String(mode ?? "");
-    for (const [name, value] of Object.entries({ policy, action, reason })) {
-      if (value === undefined || value === null || value === "") continue;
-      const part = document.createElement("span");
-      part.className = name;
-      part.textContent = String(value);
-      row.append(part, " ");
-    }
-    if (mode === "shadow") row.append(`(${this.#speech.say("shadow")})`);
-    return row;
-  }
-
-  #row(key, value) {
-    const row = document.createElement("li");
-    const name = document.createElement("span");
-    name.className = "policy";
-    name.textContent = this.#speech.say(key);
-    row.append(name, " ", value);
-    return row;
+    const parts = [["policy", policy], ["action", this.#speech.action(String(action ?? ""))], ["reason", reason]];
+    if (mode === "shadow") parts.push(["mode", `(${this.#speech.say("shadow")})`]);
+    const element = row(parts.filter(([, text]) => text));
+    element.dataset.mode = String(mode ?? "");
+    return element;
   }
 
   #codeCopyButton(code) {
@@ -208,8 +192,16 @@ export class Turn {
   }
 }
 
-function duration(seconds, speech) {
-  return speech.say("seconds", { value: speech.number(seconds, seconds < 10 ? 2 : 1) });
+/** A list item of spans; parts are [class name, text]. */
+function row(parts) {
+  const element = document.createElement("li");
+  for (const [name, text] of parts) {
+    const span = document.createElement("span");
+    span.className = name;
+    span.textContent = String(text);
+    element.append(span, " ");
+  }
+  return element;
 }
 
 async function copy(text, button, speech) {
