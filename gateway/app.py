@@ -55,31 +55,30 @@ def build(
     tenants:      who may come in; by the keys of `config.store` unless given
     tune_garbage: the process is ours alone, so its garbage collector is run when nobody waits
     """
-    if backends is None:
-        backends = Backends.from_config(config, engine_port, engine_token)
+    pool = _pool(config, backends, engine_port, engine_token)
     if tenants is None:
         tenants = Tenants(KeyStore(config.store))
-    by_name = _by_name(config, backends)
     metrics, drain = Metrics(), Drain(config.server.drain_s)
-    table = _table(config, by_name, metrics, drain)
+    table = _table(config, pool.all(), metrics, drain)
     router = Router(
         table,
         redirect_slashes=False,
         default=NothingHere(route.path for route in table),
-        lifespan=_lifespan(by_name, drain, tune_garbage),
+        lifespan=_lifespan(pool, drain, tune_garbage),
     )
     page_paths = [route.path for route in pages.routes()]
     return _guarded(router, config, tenants, metrics, [LIVE, *page_paths])
 
 
-def _by_name(config: Config, backends: Mapping[str, Backend] | Backends) -> dict[str, Backend]:
-    found: dict[str, Backend] = {}
-    for name in config.models:
-        backend = backends.get(name)
-        if backend is None:
-            raise KeyError(f"no backend for the model {name}")
-        found[name] = backend
-    return found
+def _pool(
+    config: Config,
+    backends: Mapping[str, Backend] | Backends | None,
+    engine_port: int,
+    engine_token: str,
+) -> Backends:
+    if backends is None:
+        return Backends.from_config(config, engine_port, engine_token)
+    return backends if isinstance(backends, Backends) else Backends(backends)
 
 
 def _table(
@@ -110,12 +109,11 @@ def _table(
     ]
 
 
-def _lifespan(backends: Mapping[str, Backend], drain: Drain, tune_garbage: bool) -> Any:
+def _lifespan(backends: Backends, drain: Drain, tune_garbage: bool) -> Any:
     @asynccontextmanager
     async def lifespan(app: object) -> AsyncIterator[dict[str, Any]]:
         async with AsyncExitStack() as stack:
-            for backend in backends.values():
-                stack.push_async_callback(backend.aclose)
+            stack.push_async_callback(backends.aclose)
             stack.callback(drain.cut)
             if tune_garbage:
                 await stack.enter_async_context(collecting_when_idle(lambda: drain.running == 0))

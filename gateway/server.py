@@ -63,6 +63,8 @@ class GatewayHttpProtocol(HardenedHttpProtocol):
 
     def __init__(self, config: uvicorn.Config, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
+        # Uvicorn's own lines hold the query string, where people put keys by mistake.
+        self.access_log = False
         if isinstance(config.app, Application):
             server = config.app.config.server
             self.max_header_bytes = server.max_header_bytes

@@ -43,27 +43,46 @@ class ErrorMiddleware:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        began: list[Message] = []
-
-        async def noting_send(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                began.append(message)
-            await send(message)
-
+        progress = _Progress(receive, send)
         try:
-            await self._app(scope, receive, noting_send)
+            await self._app(scope, progress.receive, progress.send)
         except FewerError as error:
-            await _answer(error, scope, receive, send, began)
+            await _answer(error, scope, progress)
         except Exception:
             visit = visit_of(scope)
             _log.exception("request %s failed by a fault of ours", visit.id)
             fault = InternalFault(f"An internal error; its id is {visit.id}.")
-            await _answer(fault, scope, receive, send, began)
+            await _answer(fault, scope, progress)
 
 
-async def _answer(
-    error: FewerError, scope: Scope, receive: Receive, send: Send, began: list[Message]
-) -> None:
+class _Progress:
+    """How far request and response have come. Passes everything on as it is."""
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self.start: Message | None = None
+        self.body_read = False
+        self._receive = receive
+        self._send = send
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        self.body_read = not message.get("more_body", False)
+        return message
+
+    async def send(self, message: Message) -> None:
+        if self.start is None:
+            self.start = message
+        await self._send(message)
+
+    async def linger(self) -> None:
+        """Take what the client still sends, for a while."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_S):
+                while not self.body_read:
+                    await self.receive()
+
+
+async def _answer(error: FewerError, scope: Scope, progress: _Progress) -> None:
     visit = visit_of(scope)
     visit.status, visit.error = error.status, error.code
     if isinstance(error, SlowReader):
@@ -71,15 +90,15 @@ async def _answer(
     elif isinstance(error, Cancelled):
         return
     elif scope["type"] == "websocket":
-        await _refuse_websocket(error, scope, send)
-    elif not began:
-        await _respond(error, receive, send)
-    elif _is_event_stream(began[0]):
+        await _refuse_websocket(error, scope, progress.send)
+    elif progress.start is None:
+        await _respond(error, progress)
+    elif (b"content-type", b"text/event-stream") in progress.start["headers"]:
         body = b"".join(error_chunks(error))
-        await send({"type": "http.response.body", "body": body, "more_body": False})
+        await progress.send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-async def _respond(error: FewerError, receive: Receive, send: Send) -> None:
+async def _respond(error: FewerError, progress: _Progress) -> None:
     body = orjson.dumps(error.to_wire())
     headers = [
         (b"content-type", b"application/json"),
@@ -89,11 +108,12 @@ async def _respond(error: FewerError, receive: Receive, send: Send) -> None:
     unread = error.status in _BODY_UNREAD
     if unread:
         headers.append((b"connection", b"close"))
-    await send({"type": "http.response.start", "status": error.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": unread})
+    start = {"type": "http.response.start", "status": error.status, "headers": headers}
+    await progress.send(start)
+    await progress.send({"type": "http.response.body", "body": body, "more_body": unread})
     if unread:
-        await _linger(receive)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        await progress.linger()
+        await progress.send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def headers_of(error: FewerError) -> list[tuple[bytes, bytes]]:
@@ -114,15 +134,6 @@ def headers_of(error: FewerError) -> list[tuple[bytes, bytes]]:
     return headers
 
 
-async def _linger(receive: Receive) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(LINGER_S):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect" or not message.get("more_body", False):
-                    return
-
-
 async def _refuse_websocket(error: FewerError, scope: Scope, send: Send) -> None:
     """Before the handshake is accepted: an HTTP answer where the server can send one."""
     if "websocket.http.response" not in scope.get("extensions", {}):
@@ -141,7 +152,3 @@ async def _abort(scope: Scope) -> None:
     if abort is not None:
         abort()
         await asyncio.sleep(0)
-
-
-def _is_event_stream(start: Message) -> bool:
-    return (b"content-type", b"text/event-stream") in start["headers"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import httpx2
@@ -60,7 +60,6 @@ class Gateway:
     server: uvicorn.Server
     port: int
     client: httpx2.AsyncClient
-    tasks: list[asyncio.Task[Any]] = field(default_factory=list)
 
     @property
     def scripted(self) -> ScriptedBackend:
@@ -101,17 +100,17 @@ async def running(
     with bind("127.0.0.1", 0) as listener:
         application = FakeApplication(config, given, tenants or Tenants.open())
         settings = uvicorn_config(application)
-        settings.loop = "none"
+        settings.load()
         server = uvicorn.Server(settings)
+        server.lifespan = settings.lifespan_class(settings)
+        # What `server.serve` does, less its ticks of 0.1 s.
+        await server.startup([listener])
         port = listener.getsockname()[1]
-        task = asyncio.create_task(server.serve([listener]))
-        while not server.started:
-            assert not task.done(), "the server ended before it started"
-            await asyncio.sleep(0)
-        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+        async with httpx2.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}", timeout=30, verify=False
+        ) as client:
             yield Gateway(config, given, server, port, client)
-        server.should_exit = True
-        await task
+        await server.shutdown([listener])
 
 
 def post(path: str, body: bytes, *, host: str = "127.0.0.1", more: str = "") -> bytes:
