@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -255,11 +256,43 @@ def test_in_a_terminal_ctrl_c_stops_and_ctrl_d_leaves(gateway: Gateway) -> None:
         process.send_signal(signal.SIGINT)
         _read_until(terminal, b"[stopped]")
         _read_until(terminal, b"> ")
-        process.send_signal(signal.SIGINT)
-        _read_until(terminal, b"(Ctrl-D leaves)")
-        _read_until(terminal, b"> ")
         terminal.write(b"\x04")
         assert process.wait(timeout=20) == 0
+
+
+def test_ctrl_c_at_the_prompt_says_how_to_leave(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed: Iterator[str | type[BaseException]] = iter([KeyboardInterrupt, "", "Japan?", EOFError])
+
+    def type_next(prompt: str) -> str:
+        line = next(typed)
+        if isinstance(line, str):
+            return line
+        raise line
+
+    monkeypatch.setattr("builtins.input", type_next)
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    assert main(["chat", "--url", gateway.url]) == 0
+    hint, answer, summary, *_ = filter(None, capsys.readouterr().out.splitlines())
+    assert (hint, answer) == ("(Ctrl-D leaves)", "Tokyo")
+    assert summary.startswith("first token ")
+
+
+def test_a_refusal_does_not_end_the_conversation(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed = iter(["hello?"])
+
+    def type_next(prompt: str) -> str:
+        for line in typed:
+            return line
+        raise EOFError
+
+    monkeypatch.setattr("builtins.input", type_next)
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    assert main(["chat", "--url", "http://127.0.0.1:1"]) == 0
+    assert "No gateway answers" in capsys.readouterr().err
 
 
 def _read_until(terminal: io.FileIO, wanted: bytes) -> None:
