@@ -137,7 +137,9 @@ def _check_url(
 ) -> None:
     parts = urlsplit(url)
     if parts.scheme not in schemes or not parts.hostname:
-        document.fail(key, f"must be a {schemes[0]}:// or {schemes[1]}:// address.")
+        document.fail(
+            key, f"must be an address that starts with {schemes[0]}:// or {schemes[1]}://."
+        )
     if parts.username or parts.password:
         document.fail(key, "must not hold a password. Use api_key.")
 

@@ -1,0 +1,178 @@
+"""The whole process: start, several workers, metrics of all of them, SIGTERM."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from engine.protocol.errors import SetupError
+from gateway import server
+from gateway.config import Config, ModelConfig, RouteConfig, ServerConfig
+from gateway.garbage import collecting_when_idle
+from gateway.stores.keys import KeyStore
+from tests.fakes.serving import CHAT_BODY
+
+STREAMED = CHAT_BODY | {"stream": True}
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from gateway import server
+from gateway.config import load
+
+if __name__ == "__main__":
+    bind, ports = server.bind, []
+
+    def noting_bind(host, port):
+        listener = bind(host, port)
+        ports.append(listener.getsockname()[1])
+        return listener
+
+    server.bind = noting_bind
+    server.run(
+        load(Path(sys.argv[1]), {}), host="127.0.0.1", port=0, workers=int(sys.argv[2]),
+        on_ready=lambda: print(ports[0], flush=True),
+    )
+"""
+
+
+@contextmanager
+def gateway_process(
+    folder: Path, script: dict[str, Any], workers: int = 1, **settings: Any
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A gateway in a process of its own, over one scripted model, and its base URL."""
+    (folder / "script.json").write_text(json.dumps(script))
+    (folder / "fewer.yaml").write_text(
+        json.dumps(
+            {
+                "server": settings,
+                "store": "sqlite:keys.sqlite3",
+                "models": {"one": {"scripted": "script.json"}},
+                "routes": {"chat": {"model": "one"}},
+            }
+        )
+    )
+    (folder / "program.py").write_text(PROGRAM)
+    environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    process = subprocess.Popen(
+        [sys.executable, str(folder / "program.py"), str(folder / "fewer.yaml"), str(workers)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environ,
+    )
+    try:
+        assert process.stdout is not None
+        port = process.stdout.readline().strip()
+        assert port, process.communicate()[1]
+        yield process, f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        try:
+            process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+
+
+def test_sigterm_lets_running_streams_finish(tmp_path: Path) -> None:
+    script = {"steps": [{"text": "a"}, {"delay_s": 0.8, "text": "b"}]}
+    with gateway_process(tmp_path, script, drain_s=20) as (process, url):
+        with httpx2.stream("POST", f"{url}/v1/chat/completions", json=STREAMED) as response:
+            lines = response.iter_lines()
+            assert next(lines).startswith("data: ")
+            process.send_signal(signal.SIGTERM)
+            rest = "\n".join(lines)
+        assert '"content":"b"' in rest
+        assert rest.rstrip().endswith("data: [DONE]")
+        assert process.wait(10) == 0
+        with pytest.raises(httpx2.ConnectError):
+            httpx2.get(f"{url}/health/live")
+        _, errors = process.communicate()
+        assert "Traceback" not in errors
+
+
+def test_what_outlasts_the_drain_fails_in_band(tmp_path: Path) -> None:
+    script = {"steps": [{"text": "a"}, {"hang": True}]}
+    with gateway_process(tmp_path, script, drain_s=0.3) as (process, url):
+        with httpx2.stream("POST", f"{url}/v1/chat/completions", json=STREAMED) as response:
+            lines = response.iter_lines()
+            assert next(lines).startswith("data: ")
+            process.send_signal(signal.SIGTERM)
+            rest = "\n".join(lines)
+        assert "shutting down" in rest
+        assert 'finish_reason":"stop' not in rest
+        assert process.wait(10) == 0
+
+
+def test_workers_share_the_port_and_add_up_their_metrics(tmp_path: Path) -> None:
+    with gateway_process(tmp_path, {"steps": [{"text": "a"}]}, workers=2) as (process, url):
+        for _ in range(12):
+            # A new connection each, so that both workers get some.
+            response = httpx2.post(f"{url}/v1/chat/completions", json=CHAT_BODY)
+            assert response.status_code == 200
+        counts = {_count(httpx2.get(f"{url}/metrics").text) for _ in range(6)}
+        assert counts == {12.0}
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+
+
+def _count(metrics: str) -> float:
+    line = 'fewer_requests_total{route="chat",status="200"} '
+    return next(float(each.removeprefix(line)) for each in metrics.splitlines() if line in each)
+
+
+def test_a_taken_port_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(SetupError, match=f"127.0.0.1:{port}.*--port"):
+            server.bind("127.0.0.1", port)
+
+
+def test_a_name_that_is_no_address_is_named() -> None:
+    with pytest.raises(SetupError, match=r"Cannot listen on nowhere\.invalid"):
+        server.bind("nowhere.invalid", 0)
+
+
+def config_in(folder: Path, host: str) -> Config:
+    return Config(
+        server=ServerConfig(host=host),
+        store=folder / "keys.sqlite3",
+        models={"one": ModelConfig(openai="http://127.0.0.1:1/v1")},
+        routes={"chat": RouteConfig("one")},
+    )
+
+
+def test_without_keys_only_loopback_is_served(tmp_path: Path) -> None:
+    server.check_access(config_in(tmp_path, "127.0.0.1"))
+    with pytest.raises(SetupError, match="fewer keys create"):
+        server.check_access(config_in(tmp_path, "0.0.0.0"))
+    KeyStore(tmp_path / "keys.sqlite3").create("acme")
+    server.check_access(config_in(tmp_path, "0.0.0.0"))
+
+
+def test_the_token_is_in_no_repr(tmp_path: Path) -> None:
+    application = server.Application(config_in(tmp_path, "127.0.0.1"), 1, "token-of-the-engine")
+    assert "token-of-the-engine" not in repr(application) + repr(vars(application)["config"])
+
+
+async def test_the_collector_is_given_back() -> None:
+    async with collecting_when_idle(lambda: True):
+        assert not gc.isenabled()
+        assert gc.get_freeze_count() > 0
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
