@@ -126,8 +126,6 @@ class EngineStream(Stream):
 
     def deliver(self, event: StreamEvent) -> None:
         """Called by the link for everything that comes for this id."""
-        if self._ended:
-            return
         self._events.append(event)
         self._bytes += _size_bytes(event)
         if is_terminal(event):

@@ -11,13 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Protocol
 
 import msgspec
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed
+from websockets.asyncio.client import ClientConnection
 
 from engine.protocol import frames
 from engine.protocol.errors import (
@@ -26,15 +23,14 @@ from engine.protocol.errors import (
     Overloaded,
     TooLarge,
     Unavailable,
-    UpstreamFailed,
     from_code,
 )
-from gateway.backends.mapping import RETRY_AFTER_S, transport_errors
+from gateway.backends.handshake import link_errors, open_connection
+from gateway.backends.mapping import RETRY_AFTER_S
 
 _log = logging.getLogger(__name__)
 
 MAX_OUTBOX_BYTES = 4 * frames.MAX_FRAME_BYTES
-POLICY_VIOLATION = 1008
 
 
 class Timing(msgspec.Struct, frozen=True):
@@ -164,8 +160,7 @@ class EngineLink:
         backoff_s = self._timing.first_backoff_s
         while True:
             try:
-                async with asyncio.timeout(self._timing.open_s):
-                    connection = await self._connect()
+                connection = await self._connect()
                 backoff_s = self._timing.first_backoff_s
                 await self._converse(connection)
             except FewerError as error:
@@ -178,42 +173,13 @@ class EngineLink:
             backoff_s = min(2 * backoff_s, self._timing.max_backoff_s)
 
     async def _connect(self) -> ClientConnection:
-        """A connection on which both sides have introduced themselves."""
-        with self._transport_errors():
-            connection = await _Connect(
-                self._url,
-                proxy=None,
-                compression=None,
-                open_timeout=None,
-                close_timeout=1,
-                ping_interval=None,
-                max_size=frames.MAX_FRAME_BYTES,
-            )
-            try:
-                hello = frames.Hello(frames.PROTOCOL_VERSION, self._token)
-                await connection.send(frames.encode(hello), text=True)
-                answer = frames.decode_from_engine(await connection.recv(False))
-                self.welcome = self._check(answer)
-            except BaseException:
-                connection.transport.abort()
-                raise
+        async with asyncio.timeout(self._timing.open_s):
+            connection, self.welcome = await open_connection(self.name, self._url, self._token)
         self._complaint = ""
         self._unheard_pings = 0
         self._up.set()
         _log.info("%s: connected to its engine: %s", self.name, self.welcome)
         return connection
-
-    def _check(self, frame: frames.FromEngine) -> frames.Welcome:
-        if isinstance(frame, frames.Failed):
-            raise from_code(frame.code, frame.message)
-        if not isinstance(frame, frames.Welcome):
-            raise UpstreamFailed(f"The engine of {self.name} did not begin with a welcome.")
-        if frame.version != frames.PROTOCOL_VERSION:
-            raise UpstreamFailed(
-                f"The engine of {self.name} speaks protocol {frame.version}, this gateway "
-                f"{frames.PROTOCOL_VERSION}. Run the same version of Fewer on both ends."
-            )
-        return frame
 
     async def _converse(self, connection: ClientConnection) -> None:
         """Read, write and watch until one of them fails. Raises what made it fail."""
@@ -236,14 +202,14 @@ class EngineLink:
             connection.transport.abort()
 
     async def _read(self, connection: ClientConnection) -> None:
-        with self._transport_errors():
+        with link_errors(self.name):
             while True:
                 frame = frames.decode_from_engine(await connection.recv(False))
                 self._unheard_pings = 0
                 self._dispatch(frame)
 
     async def _write(self, connection: ClientConnection) -> None:
-        with self._transport_errors():
+        with link_errors(self.name):
             while True:
                 await self._outbox_filled.wait()
                 self._outbox_filled.clear()
@@ -265,25 +231,24 @@ class EngineLink:
         match frame:
             case frames.Events(events):
                 for event in events:
-                    receiver = self._receivers.get(event.id)
-                    if receiver is not None:
-                        if event.usage is not None:
-                            del self._receivers[event.id]
-                        receiver.deliver(event)
+                    self._hand_over(event, last=event.usage is not None)
             case frames.Accepted() | frames.Started():
-                receiver = self._receivers.get(frame.id)
-                if receiver is not None:
-                    receiver.deliver(frame)
+                self._hand_over(frame, last=False)
             case frames.Failed():
                 if not frame.id:
                     raise from_code(frame.code, frame.message)
-                receiver = self._receivers.pop(frame.id, None)
-                if receiver is not None:
-                    receiver.deliver(frame)
+                self._hand_over(frame, last=True)
             case frames.Stats():
                 self.stats = frame
             case _:
                 pass
+
+    def _hand_over(self, event: frames.StreamEvent, *, last: bool) -> None:
+        """To whoever started the call; nobody waits for what comes after a cancel."""
+        receivers = self._receivers
+        receiver = receivers.pop(event.id, None) if last else receivers.get(event.id)
+        if receiver is not None:
+            receiver.deliver(event)
 
     def _down(self) -> None:
         """There is no connection: whoever waits for something on it hears so."""
@@ -300,22 +265,6 @@ class EngineLink:
         whose = "The gateway" if self._closed else f"The engine of {self.name}"
         return Unavailable(f"{whose} {what}.", retry_after_s=RETRY_AFTER_S)
 
-    @contextmanager
-    def _transport_errors(self) -> Iterator[None]:
-        try:
-            with transport_errors(self.name):
-                yield
-        except UpstreamFailed as error:
-            closed = error.__cause__
-            if isinstance(closed, ConnectionClosed) and closed.rcvd is not None:
-                if closed.rcvd.code == POLICY_VIOLATION:
-                    raise UpstreamFailed(
-                        f"The engine of {self.name} refused the connection: "
-                        f"{closed.rcvd.reason}. Both ends need the same version of Fewer and "
-                        "the same FEWER_ENGINE_TOKEN."
-                    ) from closed
-            raise
-
     def _complain(self, error: FewerError) -> None:
         """Log why there is no connection, once for each reason in a row."""
         if error.message != self._complaint:
@@ -327,10 +276,3 @@ def _report(task: asyncio.Task[None]) -> None:
     """A link's task only ends by cancellation; anything else is a fault of ours."""
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.critical("an engine link died and is started anew: %r", error, exc_info=error)
-
-
-class _Connect(connect):
-    """Follows no redirects: the token is for the configured address."""
-
-    def process_redirect(self, exc: Exception) -> Exception:
-        return exc

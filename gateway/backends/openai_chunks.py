@@ -1,35 +1,26 @@
-"""The chunks of an OpenAI-compatible stream as events of ours. No I/O.
-
-Reference: OpenAI's `chat.completion.chunk` and streamed `text_completion`, with the fields that
-vLLM, SGLang, TGI, llama.cpp, Ollama and DeepSeek add (`reasoning_content`, `reasoning`).
-"""
+"""The chunks of an OpenAI-compatible stream as events of ours. No I/O."""
 
 from __future__ import annotations
 
-import math
 import uuid
-from typing import Any
 
 import msgspec
 
 from engine.protocol.errors import FewerError, UpstreamFailed
-from engine.protocol.frames import (
-    Event,
-    Failed,
-    Finish,
-    StreamEvent,
-    TokenLogprob,
-    ToolDelta,
-    Usage,
-)
+from engine.protocol.frames import Event, Failed, Finish, StreamEvent, ToolDelta, Usage
 from gateway.backends.openai_errors import error_in_stream
+from gateway.backends.openai_shapes import (
+    Choice,
+    Chunk,
+    Delta,
+    Function,
+    ToolCall,
+    logprobs_of,
+    usage_of,
+)
 from gateway.backends.sse import ServerSentEvent
 
 DONE = "[DONE]"
-UNKNOWN_TOKEN_ID = -1
-UNKNOWN_LOGPROB = -9999.0
-"""OpenAI's own stand-in for a logprob that cannot be told (null and -inf are none in JSON)."""
-
 _FINISHES: dict[str, Finish] = {
     "stop": "stop",
     "stop_sequence": "stop",
@@ -44,72 +35,7 @@ _FINISHES: dict[str, Finish] = {
 }
 
 
-class _Function(msgspec.Struct):
-    name: str | None = None
-    arguments: str | None = None
-
-
-class _ToolCall(msgspec.Struct):
-    index: int | None = None
-    id: str | None = None
-    function: _Function | None = None
-
-
-class _Delta(msgspec.Struct):
-    content: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    refusal: str | None = None
-    tool_calls: list[_ToolCall] | None = None
-
-
-class _Alternative(msgspec.Struct):
-    token: str
-    logprob: float | None = None
-    bytes: list[int] | None = None
-    top_logprobs: list[_Alternative] | None = None
-
-
-class _Logprobs(msgspec.Struct):
-    """Both shapes: chat's `content` and `refusal`, completions' parallel lists."""
-
-    content: list[_Alternative] | None = None
-    refusal: list[_Alternative] | None = None
-    tokens: list[str] | None = None
-    token_logprobs: list[float | None] | None = None
-    top_logprobs: list[dict[str, float | None] | None] | None = None
-
-
-class _Choice(msgspec.Struct):
-    index: int = 0
-    delta: _Delta | None = None
-    text: str | None = None
-    logprobs: _Logprobs | None = None
-    finish_reason: str | None = None
-
-
-class _PromptDetails(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class _CompletionDetails(msgspec.Struct):
-    reasoning_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    prompt_tokens_details: _PromptDetails | None = None
-    completion_tokens_details: _CompletionDetails | None = None
-
-
-class _Chunk(msgspec.Struct):
-    choices: list[_Choice] | None = None
-    usage: _Usage | None = None
-    error: Any = None
-
-
-_decoder = msgspec.json.Decoder(_Chunk)
+_decoder = msgspec.json.Decoder(Chunk)
 
 
 class ChunkReader:
@@ -184,13 +110,13 @@ class ChunkReader:
             # An error in the flat form of older servers, or something else entirely.
             raise error_in_stream(self._name, msgspec.json.decode(data))
         if chunk.usage is not None:
-            self._usage = _usage(chunk.usage)
+            self._usage = usage_of(chunk.usage)
         out: list[StreamEvent] = []
         for choice in chunk.choices or ():
             out += self._choice(choice)
         return out
 
-    def _choice(self, choice: _Choice) -> list[StreamEvent]:
+    def _choice(self, choice: Choice) -> list[StreamEvent]:
         number = choice.index
         if not 0 <= number < self._choices:
             raise UpstreamFailed(
@@ -205,12 +131,12 @@ class ChunkReader:
             self._finished.add(number)
         return events
 
-    def _content(self, choice: _Choice) -> list[StreamEvent]:
+    def _content(self, choice: Choice) -> list[StreamEvent]:
         id, number = self._id, choice.index
-        logprobs = _logprobs(choice.logprobs)
+        logprobs = logprobs_of(choice.logprobs)
         tokens = len(logprobs) if logprobs else 1
         events: list[StreamEvent] = []
-        delta = choice.delta or _Delta(content=choice.text)
+        delta = choice.delta or Delta(content=choice.text)
         reasoning = delta.reasoning_content or delta.reasoning
         if reasoning:
             events.append(Event(id, number, "reasoning", reasoning, 1))
@@ -226,12 +152,12 @@ class ChunkReader:
         self._counted_tokens += sum(event.tokens for event in events if isinstance(event, Event))
         return events
 
-    def _tool(self, choice: int, position: int, call: _ToolCall) -> ToolDelta:
+    def _tool(self, choice: int, position: int, call: ToolCall) -> ToolDelta:
         """Id and name with a call's first piece, and only there.
 
         Some servers leave the id out, some repeat it in each piece, which clients concatenate.
         """
-        function = call.function or _Function()
+        function = call.function or Function()
         index = position if call.index is None else call.index
         arguments = function.arguments or ""
         if (choice, index) in self._tools:
@@ -247,59 +173,3 @@ class ChunkReader:
             raise UpstreamFailed(
                 f"The backend of {self._name} ended with finish_reason {reason[:64]!r}."
             ) from None
-
-
-def _usage(usage: _Usage) -> Usage:
-    prompt, completion = usage.prompt_tokens_details, usage.completion_tokens_details
-    return Usage(
-        prompt_tokens=usage.prompt_tokens,
-        completion_tokens=usage.completion_tokens,
-        cached_tokens=(prompt.cached_tokens or 0) if prompt else 0,
-        reasoning_tokens=(completion.reasoning_tokens or 0) if completion else 0,
-    )
-
-
-def _logprobs(logprobs: _Logprobs | None) -> list[TokenLogprob] | None:
-    if logprobs is None:
-        return None
-    if logprobs.tokens:
-        return _completion_logprobs(logprobs)
-    tokens = logprobs.content or logprobs.refusal
-    return [_logprob(token) for token in tokens] if tokens else None
-
-
-def _logprob(token: _Alternative) -> TokenLogprob:
-    return TokenLogprob(
-        token.token,
-        UNKNOWN_TOKEN_ID,
-        _finite(token.logprob),
-        token.bytes or [],
-        [_logprob(alternative) for alternative in token.top_logprobs or ()],
-    )
-
-
-def _completion_logprobs(logprobs: _Logprobs) -> list[TokenLogprob]:
-    tokens = logprobs.tokens or []
-    values = logprobs.token_logprobs or []
-    tops = logprobs.top_logprobs or []
-    return [
-        _token_logprob(
-            token,
-            values[place] if place < len(values) else None,
-            [
-                _token_logprob(other, value)
-                for other, value in ((tops[place] if place < len(tops) else None) or {}).items()
-            ],
-        )
-        for place, token in enumerate(tokens)
-    ]
-
-
-def _token_logprob(
-    token: str, value: float | None, top: list[TokenLogprob] | None = None
-) -> TokenLogprob:
-    return TokenLogprob(token, UNKNOWN_TOKEN_ID, _finite(value), list(token.encode()), top or [])
-
-
-def _finite(logprob: float | None) -> float:
-    return logprob if logprob is not None and math.isfinite(logprob) else UNKNOWN_LOGPROB

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -141,3 +142,20 @@ async def test_embeddings_count_too() -> None:
     assert await backend.embed({"input": "good"}) == {"data": []}
     await backend.aclose()
     assert not await backend.ready()
+
+
+async def test_a_probe_that_is_cancelled_before_it_started_makes_room() -> None:
+    clock = FakeClock()
+    slow: Steps = [{"delay_s": 60, "refuse": {"code": "upstream_failed"}}]
+    backend = guarded(clock, REFUSED, REFUSED, REFUSED, slow, GOOD)
+    await fail(backend, 3)
+    clock.now_s += 5
+    probe = asyncio.create_task(backend.generate(chat_call("probe")))
+    await asyncio.sleep(0)
+    probe.cancel()
+    await asyncio.gather(probe, return_exceptions=True)
+    assert text_of(await drain(await backend.generate(chat_call("next")))) == "ok"
+
+
+def test_a_closed_breaker_has_nothing_to_wait_for() -> None:
+    assert Breaker().retry_after_s == 0

@@ -34,6 +34,7 @@ from engine.protocol.frames import (
     Started,
     Stats,
     TokenLogprob,
+    ToolDelta,
     Usage,
 )
 from gateway.backends import engine as engine_module
@@ -448,3 +449,38 @@ async def test_stats_are_kept() -> None:
         await engine.say(ending("r1"))
         await drain(stream)
         assert backend._link.stats == Stats(1, 0, 0.25)
+
+
+async def test_arguments_of_tools_count_against_the_bound() -> None:
+    async with linked() as (engine, backend):
+        await backend.generate(chat_call("r1"))
+        await engine.taken(Generate)
+        tool = ToolDelta(0, arguments="x" * (PAUSE_BYTES + 1))
+        await engine.say(Events([Event("r1", kind="tool", tool=tool)]))
+        assert await engine.taken(Pause) == Pause("r1")
+
+
+async def test_closing_ends_the_wait_for_an_engine() -> None:
+    async with FakeEngine() as gone:
+        url = gone.url
+    backend = EngineBackend("small", url, TOKEN, timing=Timing(wait_s=60))
+    starting = asyncio.create_task(backend.generate(chat_call()))
+    await asyncio.sleep(0)
+    await backend.aclose()
+    with pytest.raises(Unavailable, match="shutting down"):
+        await starting
+
+
+async def test_a_link_that_died_of_a_fault_of_ours_is_started_anew(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with linked() as (engine, backend):
+        stream = await backend.generate(chat_call("r1"))
+        with monkeypatch.context() as patched:
+            patched.setattr(backend._link, "_dispatch", lambda frame: 1 / 0)
+            await engine.say(Pong())
+            assert failure(await drain(stream)).code == "unavailable"
+        stream = await backend.generate(chat_call("r2"))
+        await engine.say(ending("r2", "ok"))
+        assert text_of(await drain(stream)) == "ok"
+    assert "ZeroDivisionError" in caplog.text

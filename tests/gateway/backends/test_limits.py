@@ -113,11 +113,13 @@ async def test_a_full_queue_refuses_at_once_with_a_time() -> None:
 async def test_waiting_ends_with_patience_or_with_the_deadline() -> None:
     backend = limited(1, max_wait_s=0.02)
     await backend.generate(chat_call("r1"))
-    with pytest.raises(Overloaded):
-        await backend.generate(chat_call("r2"))
+    refused = await asyncio.gather(
+        *(backend.generate(chat_call(f"r{n}")) for n in range(2, 5)), return_exceptions=True
+    )
+    assert [type(error) for error in refused] == [Overloaded] * 3
     deadline_s = asyncio.get_running_loop().time() + 0.005
     with pytest.raises(DeadlineExceeded, match="while it waited"):
-        await backend.generate(chat_call("r3", deadline_s=deadline_s))
+        await backend.generate(chat_call("r9", deadline_s=deadline_s))
     assert status(backend) == "1/1 running, 0 waiting"
 
 

@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import aiohttp
 import pytest
+from msgspec.structs import replace
 
 from engine.protocol.errors import (
     ContextLengthExceeded,
@@ -21,7 +23,9 @@ from engine.protocol.errors import (
     UpstreamFailed,
 )
 from engine.protocol.frames import Event, Usage
+from gateway.backends.mapping import transport_errors
 from gateway.backends.openai import OpenAIBackend
+from gateway.backends.openai_http import Upstream
 from tests.fakes.calls import HELLO, chat_call, completion_call, drain, failure, finishes, text_of
 from tests.fakes.upstream import (
     Reply,
@@ -165,10 +169,38 @@ async def test_the_refused_name_of_the_budget_is_learnt_once() -> None:
     assert budgets == [(7, None), (None, 7), (None, 7)]
 
 
+async def test_two_calls_learn_the_name_at_the_same_time() -> None:
+    refused = json_reply(
+        400, '{"error":{"message":"no","param":"max_tokens","code":"unsupported_parameter"}}'
+    )
+    good = Reply(chat_stream("ok"))
+    async with served(refused, refused, good) as (_, backend):
+        calls = [backend.generate(chat_call(f"r{n}", max_tokens=7)) for n in range(2)]
+        for stream in await asyncio.gather(*calls):
+            assert text_of(await drain(stream)) == "ok"
+
+
 async def test_a_refusal_of_both_names_reaches_the_client() -> None:
     body = '{"error":{"message":"no","param":"max_tokens","code":"unsupported_parameter"}}'
     error = await refusal(json_reply(400, body))
     assert type(error) is InvalidRequest
+
+
+async def test_the_trace_goes_on() -> None:
+    async with served(Reply(chat_stream("ok"))) as (upstream, backend):
+        await drain(await backend.generate(replace(chat_call(), traceparent="00-1-2-01")))
+        assert upstream.requests[0].headers["traceparent"] == "00-1-2-01"
+
+
+async def test_a_backend_that_was_never_used_can_be_closed() -> None:
+    await OpenAIBackend("large", "http://127.0.0.1:1", model="m").aclose()
+
+
+async def test_an_upstream_that_holds_the_connection_after_done_is_let_go() -> None:
+    pieces = [*chat_stream("a"), asyncio.Event()]
+    async with served(Reply(pieces)) as (upstream, backend):
+        assert text_of(await drain(await backend.generate(chat_call()))) == "a"
+        await asyncio.wait_for(upstream.requests[0].left.wait(), 2)
 
 
 async def test_connections_are_kept_and_reused() -> None:
@@ -436,3 +468,14 @@ async def test_messages_are_sent_as_they_came() -> None:
         await drain(await backend.generate(chat_call()))
     assert upstream.requests[0].json["messages"] == HELLO
     assert "max_tokens" not in upstream.requests[0].json
+
+
+async def test_a_timeout_of_the_transport_is_not_taken_for_our_own() -> None:
+    async def late() -> None:
+        raise aiohttp.ConnectionTimeoutError
+
+    upstream = Upstream(
+        "large", "", None, max_connections=1, first_event_timeout_s=1, gap_timeout_s=1
+    )
+    with pytest.raises(Unavailable, match="cannot be reached"), transport_errors("large"):
+        await upstream.within(late(), 60, None)

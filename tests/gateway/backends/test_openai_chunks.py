@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from engine.protocol.frames import Event, StreamEvent, TokenLogprob, Usage
-from gateway.backends.openai_chunks import UNKNOWN_LOGPROB, ChunkReader
+from gateway.backends.openai_chunks import ChunkReader
+from gateway.backends.openai_shapes import UNKNOWN_LOGPROB
 from gateway.backends.sse import ServerSentEvent, SseParser
 from tests.fakes.calls import failure, finishes, text_of
 from tests.fakes.upstream import chat_chunk, envelope, usage_chunk
@@ -231,3 +232,13 @@ def test_done_counts_without_its_blank_line_and_nothing_else_does() -> None:
     reader = ChunkReader("large", "r1", 1)
     (failed,) = reader.finish([ServerSentEvent(json.dumps(chat_chunk("a", finish="stop")))])
     assert not isinstance(failed, Event)
+
+
+def test_logprobs_without_text_are_kept() -> None:
+    logprobs = {"content": [{"token": "", "logprob": -0.5, "bytes": None, "top_logprobs": []}]}
+    events = read(
+        chat_chunk("", logprobs=logprobs), chat_chunk("a"), chat_chunk(finish="stop"), "[DONE]"
+    )
+    first = events[0]
+    assert isinstance(first, Event)
+    assert first.logprobs == [TokenLogprob("", -1, -0.5)]

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from engine.protocol.errors import ConfigError, InvalidRequest, Overloaded
-from engine.protocol.frames import Accepted, Event, Failed, Usage
-from gateway.backends.scripted import Script, ScriptedBackend
+from engine.protocol.frames import Accepted, Event, Failed, Started, ToolDelta, Usage
+from gateway.backends.script import Script
+from gateway.backends.scripted import ScriptedBackend
 from tests.fakes.calls import chat_call as call
 from tests.fakes.calls import drain, text_of
 
@@ -155,3 +156,25 @@ def test_a_wrong_script_names_the_file(tmp_path: Path, content: str, complaint: 
 def test_a_missing_script_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read"):
         ScriptedBackend("s", tmp_path / "none.json")
+
+
+async def test_every_kind_of_step() -> None:
+    steps = [
+        {"accepted": 3},
+        {"started": 2},
+        {"reasoning": "hm", "text": "a", "tool": {"index": 0, "id": "c1", "name": "f"}},
+        {"finish": "tool_calls"},
+        {"text": "too late", "finish": "stop"},
+        {"usage": {"prompt_tokens": 3, "completion_tokens": 9}},
+    ]
+    backend = ScriptedBackend("s", Script.of({"steps": steps}))
+    events = await drain(await backend.generate(call()))
+    assert events == [
+        Accepted("r1", 3),
+        Started("r1", 2, 0.0),
+        Event("r1", kind="reasoning", text="hm", tokens=1),
+        Event("r1", text="a", tokens=1),
+        Event("r1", kind="tool", tokens=1, tool=ToolDelta(0, "c1", "f")),
+        Event("r1", finish="tool_calls"),
+        Event("r1", usage=Usage(3, 9)),
+    ]
