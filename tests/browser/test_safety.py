@@ -90,7 +90,7 @@ def test_the_page_itself_cannot_turn_text_into_markup(gateway: ChatGateway, visi
                 try { done(window.eval("1 + 1")); } catch (error) { fail(error); }
             }))"""
         )
-    visitor.forgive("requires 'TrustedHTML'", "violates the following Content Security Policy")
+    visitor.forgive("requires 'Trusted", "violates the following Content Security Policy")
 
 
 def test_scripts_and_addresses_from_elsewhere_are_refused(
