@@ -126,8 +126,13 @@ class ChunkReader:
             # Some servers repeat the finish beside the usage.
             return []
         events = self._content(choice)
+        if isinstance(choice.seed, int):
+            # Engines of ours tell the seed that was drawn, with a choice's first chunk.
+            events.insert(0, Event(self._id, number, seed=choice.seed))
         if choice.finish_reason is not None:
-            events.append(Event(self._id, number, finish=self._finish(choice.finish_reason)))
+            finish = self._finish(choice.finish_reason)
+            stop = choice.stop_reason if isinstance(choice.stop_reason, str | int) else None
+            events.append(Event(self._id, number, finish=finish, stop=stop))
             self._finished.add(number)
         return events
 

@@ -61,6 +61,8 @@ class Choice(msgspec.Struct):
     text: str | None = None
     logprobs: Logprobs | None = None
     finish_reason: str | None = None
+    stop_reason: Any = None
+    seed: Any = None
 
 
 class PromptDetails(msgspec.Struct):

@@ -242,3 +242,14 @@ def test_logprobs_without_text_are_kept() -> None:
     first = events[0]
     assert isinstance(first, Event)
     assert first.logprobs == [TokenLogprob("", -1, -0.5)]
+
+
+def test_the_drawn_seed_and_the_stop_that_matched_are_kept() -> None:
+    first = {"index": 0, "delta": {"role": "assistant", "content": ""}, "seed": 7}
+    last = {"index": 0, "delta": {}, "finish_reason": "stop", "stop_reason": "\n"}
+    events = read(envelope([first]), chat_chunk("a"), envelope([last]), "[DONE]")
+    assert events[:-1] == [
+        Event("r1", seed=7),
+        Event("r1", text="a", tokens=1),
+        Event("r1", finish="stop", stop="\n"),
+    ]
