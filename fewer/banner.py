@@ -8,15 +8,14 @@ from fewer.terminal import DIM, painted
 
 def banner(launch: Launch, servable: bool) -> str:
     """servable: the gateway has at least one route that can answer."""
-    lines = [("chat page", f"{launch.url}/"), ("API", f"{launch.url}/v1 (OpenAI's format)")]
-    lines += [("routes", ", ".join(_routes(launch)))]
+    rows = [("chat page", f"{launch.url}/"), ("API", f"{launch.url}/v1 (OpenAI's format)")]
+    rows += [("routes", ", ".join(_routes(launch)))]
     for engine in launch.engines:
-        lines.append(("model", engine.name))
+        rows += [("model", engine.name), ("fits", engine.fits)]
+    rows += [("try", _example(launch))]
     title = "Fewer is ready." if servable else "Fewer runs, but no route can answer yet."
-    rows = [f"  {painted(f'{label:9}', DIM)} {text}" for label, text in lines]
-    return "\n".join(
-        ["", title, *rows, "", f"  {painted('try', DIM)}       {_example(launch)}", ""]
-    )
+    lines = [f"  {painted(f'{label:<10}', DIM)} {text}" for label, text in rows]
+    return "\n".join(["", title, *lines, ""])
 
 
 def _routes(launch: Launch) -> list[str]:
@@ -27,10 +26,10 @@ def _routes(launch: Launch) -> list[str]:
 def _example(launch: Launch) -> str:
     asked = launch.config.default_route or next(iter(launch.config.models))
     body = (
-        f'{{"model": "{asked}", "stream": true, "messages": '
+        f'{{"model": "{asked}", "stream": true, "temperature": 0, "messages": '
         f'[{{"role": "user", "content": "What is the capital of Japan?"}}]}}'
     )
     return (
         f"curl -N {launch.url}/v1/chat/completions "
-        f"-H 'content-type: application/json' \\\n              -d '{body}'"
+        f"-H 'content-type: application/json' \\\n             -d '{body}'"
     )

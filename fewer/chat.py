@@ -19,6 +19,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--route", help="route or model to ask (default: the gateway's choice)")
     parser.add_argument(
+        "--temperature",
+        type=float,
+        metavar="T",
+        help="0 is the likeliest answer every time; small models ramble at 1, the usual default",
+    )
+    parser.add_argument(
         "--key",
         default=os.environ.get("FEWER_API_KEY", ""),
         help="client key, where the gateway wants one (default: $FEWER_API_KEY)",
@@ -26,7 +32,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    conversation = Conversation(ChatClient(arguments.url, arguments.key, arguments.route))
+    parameters = {"model": arguments.route, "temperature": arguments.temperature}
+    conversation = Conversation(ChatClient(arguments.url, arguments.key, parameters))
     if not sys.stdin.isatty():
         return _answer_pipe(conversation)
     return _converse(conversation)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,6 +16,7 @@ READ_BYTES = 65_536
 SILENCE_S = 120.0
 """The gateway sends something every few seconds, if only a comment; longer means it is gone."""
 Message = dict[str, str]
+Parameters = Mapping[str, str | float | None]
 
 
 @dataclass(slots=True)
@@ -57,12 +58,12 @@ class Answer:
 class ChatClient:
     """Talks to one gateway. A connection for each answer: closing it is what stops one.
 
-    url:   the gateway's address, with or without /v1
-    key:   a client key, or empty
-    route: what to ask for as the model; None leaves the choice to the gateway
+    url: the gateway's address, with or without /v1
+    key: a client key, or empty
+    parameters: sent with every request; None leaves the choice to the gateway
     """
 
-    def __init__(self, url: str, key: str = "", route: str | None = None) -> None:
+    def __init__(self, url: str, key: str = "", parameters: Parameters | None = None) -> None:
         self.url = url.rstrip("/").removesuffix("/v1")
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -71,7 +72,8 @@ class ChatClient:
         self._headers = {"content-type": "application/json", "accept": "text/event-stream"}
         if key:
             self._headers["authorization"] = f"Bearer {key}"
-        self._model = {"model": route} if route else {}
+        given = (parameters or {}).items()
+        self._parameters = {name: value for name, value in given if value is not None}
 
     def stream(self, messages: list[Message], answer: Answer) -> Generator[str, None, None]:
         """Ask, and yield the answer's text as it comes; `answer` is kept up to date.
@@ -79,13 +81,15 @@ class ChatClient:
         Closing the iterator closes the connection, which cancels the generation. Raises the
         gateway's error, or `Unavailable` when there is no gateway or it went away.
         """
-        body = {**self._model, "messages": messages, "stream": True}
-        body["stream_options"] = {"include_usage": True}
+        asked = {"messages": messages, "stream": True, "stream_options": {"include_usage": True}}
         started = time.monotonic()
         connection = self._connection()
         try:
             connection.request(
-                "POST", f"{self._parts.path}/v1/chat/completions", json.dumps(body), self._headers
+                "POST",
+                f"{self._parts.path}/v1/chat/completions",
+                json.dumps(self._parameters | asked),
+                self._headers,
             )
             for chunk in _chunks(connection.getresponse()):
                 if text := _read(chunk, answer):

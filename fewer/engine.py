@@ -46,12 +46,12 @@ def run(arguments: argparse.Namespace) -> int:
     path = model_store.resolve(gguf)
     port = ports.claim(arguments.host, arguments.port, "--port")
 
-    from engine import server
     from engine.assembly import open_engine
+    from engine.server import run as serve
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("fewer").setLevel(logging.INFO)
-    server.run(
+    serve(
         open_engine(path, settings, name=name),
         arguments.host,
         port,

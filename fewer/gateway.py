@@ -24,11 +24,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from gateway import server
+    from gateway.server import run as serve
 
     lifeline = Lifeline() if arguments.supervised else None
     config = options.with_listening(options.load_config(arguments), arguments)
-    server.run(
+    serve(
         config,
         host=config.server.host,
         port=ports.claim(config.server.host, config.server.port, "--port"),

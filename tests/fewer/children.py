@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
+import select
 import sys
 
 READY = "import os, sys, time; os.write(0, b'ready\\n');"
@@ -18,18 +18,14 @@ def python(script: str) -> list[str]:
     return [sys.executable, "-I", "-S", "-u", "-c", script]
 
 
-def exists(pid: int) -> bool:
+def wait_gone(pid: int, deadline_s: float = 20.0) -> None:
+    """Wait until a process has ended, one that is not our child too."""
     try:
-        os.kill(pid, 0)
+        handle = os.pidfd_open(pid)
     except ProcessLookupError:
-        return False
-    return True
-
-
-async def gone(pid: int) -> None:
-    """Wait until a process that is not our child has ended and was reaped."""
-    async with asyncio.timeout(20):
-        while True:
-            if not exists(pid):
-                return
-            await asyncio.sleep(0.005)
+        return
+    try:
+        ended, _, _ = select.select([handle], [], [], deadline_s)
+    finally:
+        os.close(handle)
+    assert ended, f"process {pid} still runs"

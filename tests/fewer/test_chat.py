@@ -116,10 +116,11 @@ def test_an_answer_streams_and_is_measured(gateway: Gateway) -> None:
 
 
 def test_what_is_sent(gateway: Gateway) -> None:
-    ask(gateway, route="chat", key="fw-1-2")
+    ask(gateway, key="fw-1-2", parameters={"model": "chat", "temperature": 0.0})
     assert gateway.bodies == [
         {
             "model": "chat",
+            "temperature": 0.0,
             "messages": [{"role": "user", "content": "?"}],
             "stream": True,
             "stream_options": {"include_usage": True},

@@ -6,7 +6,7 @@ import pytest
 
 from fewer.child import Child
 from fewer.merged_log import MergedLog
-from tests.fewer.children import READY, WAIT_FOR_PARENT, gone, python
+from tests.fewer.children import READY, WAIT_FOR_PARENT, python, wait_gone
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ async def test_what_it_leaves_behind_is_ended_with_it(log: MergedLog, lines: lis
     child = Child("child", python(script), log)
     await child.start()
     assert await child.wait() == 0
-    await gone(int(lines[0].removeprefix("child | ")))
+    wait_gone(int(lines[0].removeprefix("child | ")))
 
 
 async def test_it_can_be_started_again(log: MergedLog) -> None:
