@@ -28,12 +28,13 @@ _LINES = r"\s*[\r\n]+|" + _SPACES
 _UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 _LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 
-_GPT2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|"
+_GPT2_LETTERS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+|"
+_GPT2_SYMBOLS = r" ?[^\s\p{L}\p{N}]+|"
 _LLAMA3_WORDS = _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
 _SYMBOLS = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|"
 
-GPT2 = _GPT2_WORDS + _SPACES
-DIGITS_GPT2 = r"\p{N}|" + _GPT2_WORDS + _all_but_last(r"[^\s\p{N}]") + r"|\s+"
+GPT2 = _GPT2_LETTERS + r" ?\p{N}+|" + _GPT2_SYMBOLS + _SPACES
+DIGITS_GPT2 = r"\p{N}|" + _GPT2_LETTERS + _GPT2_SYMBOLS + _all_but_last(r"[^\s\p{N}]") + r"|\s+"
 LLAMA3 = _LLAMA3_WORDS + "{1,3}" + _SYMBOLS + _LINES
 QWEN2 = _LLAMA3_WORDS + _SYMBOLS + _LINES
 TEKKEN = (

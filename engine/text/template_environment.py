@@ -24,8 +24,8 @@ from jinja2.visitor import NodeTransformer
 
 from engine.text.guard import Guard
 
-MAX_STEPS = 300_000
-MAX_CHARS = 256 * 1024 * 1024
+MAX_STEPS = 200_000
+MAX_CHARS = 128 * 1024 * 1024
 _MAX_REPEAT_CHARS = 1024 * 1024
 
 _QUESTIONS = frozenset("startswith endswith find rfind index rindex count".split())

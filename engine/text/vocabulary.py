@@ -64,6 +64,9 @@ class Vocabulary:
             name: _special_id(metadata, f"{name}_token_id", len(tokens))
             for name in ("bos", "eos", "unknown", "padding", "eot", "eom")
         }
+        for name in ("bos", "eos", "eot", "eom"):  # some files call them normal tokens
+            if (special := ids[name]) is not None and types[special] == TokenType.NORMAL:
+                types[special] = TokenType.CONTROL
         return cls(
             tokens=tokens,
             types=types,
