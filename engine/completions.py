@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from starlette.types import Receive, Scope, Send
 
-from engine.http import read_json_body, send_json
+from engine.http import cut, read_json_body, send_json
 from engine.intake import Intake
 from engine.mailbox import Exchange, Mailbox
 from engine.protocol.errors import Cancelled, FewerError, ModelNotFound, Unavailable, from_code
@@ -175,9 +175,7 @@ class _Writer:
             async with asyncio.timeout(STALL_S):
                 await self._send({"type": "http.response.body", "body": body, "more_body": True})
         except TimeoutError:
-            abort = self._scope.get("extensions", {}).get("fewer.abort")
-            if abort is not None:
-                abort["call"]()
+            await cut(self._scope)
             raise Cancelled("The client stopped reading.") from None
 
     async def end(self) -> None:

@@ -91,3 +91,11 @@ async def send_error(send: Send, error: FewerError, headers: Headers = ()) -> No
     closing = [(b"connection", b"close")] if error.status in (401, 413) else []
     every = [*retry_headers(error), *closing, *headers]
     await send_json(send, error.to_wire(), error.status, every)
+
+
+async def cut(scope: Scope) -> None:
+    """Abort the connection: its peer reads nothing, so there is no other way to be rid of it."""
+    abort = scope.get("extensions", {}).get("fewer.abort")
+    if abort is not None:
+        abort["call"]()
+        await asyncio.sleep(0)  # uvicorn learns of it in the loop's next turn

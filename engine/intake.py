@@ -41,15 +41,15 @@ class TextTokenizer(Protocol):
 
     vocab_size: int
 
-    def encode(self, text: str) -> list[int]: ...
-    def decode(self, ids: list[int]) -> str: ...
-    def token_bytes(self, id: int) -> bytes: ...
+    def encode_prompt(self, text: str, /) -> list[int]: ...
+    def decode(self, ids: list[int], /) -> str: ...
+    def token_bytes(self, token: int, /) -> bytes: ...
 
 
 class Template(Protocol):
     """What is asked of `engine.text.chat_template.ChatTemplate`."""
 
-    def render(self, messages: Messages, tools: Messages | None = None) -> list[int]: ...
+    def render(self, messages: Messages, tools: Messages | None = None, /) -> list[int]: ...
 
 
 class Intake:
@@ -105,9 +105,9 @@ class Intake:
         return await self._run(chars, lambda: self._template.render(messages, tools))
 
     async def encode(self, text: str) -> list[int]:
-        """The tokens of `text` as a prompt. At most MAX_COUNT_CHARS."""
+        """The tokens of `text` as a completion's prompt. At most MAX_COUNT_CHARS."""
         _check_countable(len(text))
-        return await self._run(len(text), lambda: self._tokenizer.encode(text))
+        return await self._run(len(text), lambda: self._tokenizer.encode_prompt(text))
 
     async def decode(self, ids: list[int]) -> str:
         """The text of token ids, which must be in the vocabulary."""

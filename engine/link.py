@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from engine.courier import Courier
 from engine.guard import Token
+from engine.http import cut
 from engine.intake import Intake
 from engine.protocol.errors import Cancelled, FewerError, InternalFault, InvalidRequest
 from engine.protocol.frames import (
@@ -263,8 +264,6 @@ async def _close(scope: Scope, send: Send, closing: Closing) -> None:
         async with asyncio.timeout(_CLOSE_TIMEOUT_S):
             await send({"type": "websocket.close", "code": closing.code, "reason": reason})
     except TimeoutError:
-        abort = scope.get("extensions", {}).get("fewer.abort")
-        if abort is not None:
-            abort["call"]()
+        await cut(scope)
     except OSError:
         pass  # the peer was faster

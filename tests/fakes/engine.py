@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any
 
 import uvicorn
 
@@ -13,9 +14,8 @@ from engine.assembly import Engine
 from engine.core import Core
 from engine.protocol.errors import InvalidRequest
 from engine.protocol.settings import EngineSettings
-from engine.runner.base import BLOCK_TOKENS, Batch
+from engine.runner.base import Batch
 from engine.server import EngineApp, build_app, server_config
-from engine.text.chat_template import ChatTemplate
 from tests.fakes.executor import HashExecutor
 from tests.fakes.tokenizer import START, ByteTokenizer, byte_tokenizer
 
@@ -23,6 +23,13 @@ TOKEN = "engine-token"
 MODEL = "hash"
 LETTERS = list(range(ord("a"), ord("z") + 1))
 """Token ids that keep the fake's output readable: `allowed_token_ids=LETTERS`."""
+
+
+class PromptTokenizer(ByteTokenizer):
+    """A prompt begins with nothing of its own."""
+
+    def encode_prompt(self, text: str) -> list[int]:
+        return self.encode(text)
 
 
 class ByteTemplate:
@@ -46,6 +53,27 @@ class ByteTemplate:
         return ids
 
 
+class Gate:
+    """`on_run` of a fake: the core thread waits before each step until it is let through."""
+
+    def __init__(self) -> None:
+        self._steps = threading.Semaphore(0)
+        self._open = False
+
+    def __call__(self, batch: Batch) -> None:
+        if not self._open:
+            self._steps.acquire()
+
+    def let(self, steps: int) -> None:
+        """Let this many more steps run."""
+        self._steps.release(steps)
+
+    def open(self) -> None:
+        """Let everything through from now on."""
+        self._open = True
+        self._steps.release()
+
+
 def fake_engine(
     *,
     on_run: Callable[[Batch], None] | None = None,
@@ -63,8 +91,8 @@ def fake_engine(
         max_model_len=told.max_model_len,
         num_blocks=num_blocks,
         core=Core(executor, byte_tokenizer(), told, num_blocks),
-        tokenizer=ByteTokenizer(),
-        template=cast(ChatTemplate, ByteTemplate()),
+        tokenizer=PromptTokenizer(),
+        template=ByteTemplate(),
     )
 
 
