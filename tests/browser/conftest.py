@@ -35,7 +35,13 @@ def gateway(running_gateway: ChatGateway) -> ChatGateway:
 
 
 @pytest.fixture
-def visit(browser: Browser, gateway: ChatGateway) -> Iterator[Callable[..., Visitor]]:
+def address(gateway: ChatGateway) -> str:
+    """Where the page is. A module that tests another server overrides this."""
+    return gateway.url
+
+
+@pytest.fixture
+def visit(browser: Browser, address: str) -> Iterator[Callable[..., Visitor]]:
     """`visit(locale="zh-CN", ...)` opens the page; options are those of a browser context.
 
     At the end every visitor's page must have been free of script errors, and must have asked
@@ -44,7 +50,7 @@ def visit(browser: Browser, gateway: ChatGateway) -> Iterator[Callable[..., Visi
     visitors: list[Visitor] = []
 
     def open_page(**options: Any) -> Visitor:
-        visitor = Visitor(browser.new_context(**{"locale": "en-US", **options}), gateway.url)
+        visitor = Visitor(browser.new_context(**{"locale": "en-US", **options}), address)
         visitors.append(visitor)
         visitor.open()
         return visitor
@@ -53,4 +59,4 @@ def visit(browser: Browser, gateway: ChatGateway) -> Iterator[Callable[..., Visi
     for visitor in visitors:
         visitor.leave()
     assert [problem for visitor in visitors for problem in visitor.problems] == []
-    assert {host for visitor in visitors for host in visitor.hosts} <= {gateway.url}
+    assert {host for visitor in visitors for host in visitor.hosts} <= {address}
