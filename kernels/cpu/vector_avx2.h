@@ -1,0 +1,115 @@
+// The AVX2 spelling of vector.h: sixteen lanes are two registers of eight.
+#pragma once
+
+namespace fewer {
+
+constexpr const char* ISA_NAME = "avx2";
+constexpr int ATTENTION_ROWS = 2;
+
+struct Float16 { __m256 low, high; };
+struct Int16 { __m256i low, high; };
+
+FEWER_INLINE Float16 splat(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+FEWER_INLINE Float16 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+FEWER_INLINE void store(float* p, Float16 a) {
+    _mm256_storeu_ps(p, a.low);
+    _mm256_storeu_ps(p + 8, a.high);
+}
+#define FEWER_BOTH(op, a, b) {op(a.low, b.low), op(a.high, b.high)}
+FEWER_INLINE Float16 operator+(Float16 a, Float16 b) { return FEWER_BOTH(_mm256_add_ps, a, b); }
+FEWER_INLINE Float16 operator-(Float16 a, Float16 b) { return FEWER_BOTH(_mm256_sub_ps, a, b); }
+FEWER_INLINE Float16 operator*(Float16 a, Float16 b) { return FEWER_BOTH(_mm256_mul_ps, a, b); }
+FEWER_INLINE Float16 operator/(Float16 a, Float16 b) { return FEWER_BOTH(_mm256_div_ps, a, b); }
+FEWER_INLINE Float16 maximum(Float16 a, Float16 b) { return FEWER_BOTH(_mm256_max_ps, a, b); }
+FEWER_INLINE Float16 minimum(Float16 a, Float16 b) { return FEWER_BOTH(_mm256_min_ps, a, b); }
+FEWER_INLINE Int16 operator+(Int16 a, Int16 b) { return FEWER_BOTH(_mm256_add_epi32, a, b); }
+#undef FEWER_BOTH
+FEWER_INLINE Float16 fma(Float16 a, Float16 b, Float16 c) {
+    return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
+}
+FEWER_INLINE Float16 absolute(Float16 a) {
+    const __m256 sign = _mm256_set1_ps(-0.f);
+    return {_mm256_andnot_ps(sign, a.low), _mm256_andnot_ps(sign, a.high)};
+}
+FEWER_INLINE Float16 round_lanes(Float16 a) {
+    constexpr int nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    return {_mm256_round_ps(a.low, nearest), _mm256_round_ps(a.high, nearest)};
+}
+
+// x * 2^n for n in [-160, 128): two exact powers, so that the result may underflow to zero.
+FEWER_INLINE __m256 scale_half(__m256 x, __m256 n) {
+    const __m256i k = _mm256_cvtps_epi32(n), first = _mm256_srai_epi32(k, 1);
+    const __m256i second = _mm256_sub_epi32(k, first), bias = _mm256_set1_epi32(127);
+    const auto power = [&](__m256i e) {
+        return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(e, bias), 23));
+    };
+    return _mm256_mul_ps(_mm256_mul_ps(x, power(first)), power(second));
+}
+FEWER_INLINE Float16 scale_by_power_of_2(Float16 a, Float16 n) {
+    return {scale_half(a.low, n.low), scale_half(a.high, n.high)};
+}
+
+FEWER_INLINE Float16 load_half(const half* p) {
+    return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)),
+            _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p + 8)))};
+}
+
+FEWER_INLINE Float16 keep_below(Float16 a, int count, float other) {
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), eight = _mm256_set1_epi32(8);
+    const __m256i limit = _mm256_set1_epi32(count);
+    const __m256 fill = _mm256_set1_ps(other);
+    const __m256i low = _mm256_cmpgt_epi32(limit, lane);
+    const __m256i high = _mm256_cmpgt_epi32(limit, _mm256_add_epi32(lane, eight));
+    return {_mm256_blendv_ps(fill, a.low, _mm256_castsi256_ps(low)),
+            _mm256_blendv_ps(fill, a.high, _mm256_castsi256_ps(high))};
+}
+
+FEWER_INLINE float sum_lanes(Float16 a) {
+    __m256 s = _mm256_add_ps(a.low, a.high);
+    __m128 q = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
+    q = _mm_add_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
+}
+FEWER_INLINE float max_lanes(Float16 a) {
+    __m256 s = _mm256_max_ps(a.low, a.high);
+    __m128 q = _mm_max_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
+    q = _mm_max_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
+}
+
+FEWER_INLINE Int16 to_int(Float16 a) { return {_mm256_cvtps_epi32(a.low), _mm256_cvtps_epi32(a.high)}; }
+FEWER_INLINE Float16 to_float(Int16 a) { return {_mm256_cvtepi32_ps(a.low), _mm256_cvtepi32_ps(a.high)}; }
+FEWER_INLINE int sum_lanes(Int16 a) {
+    const __m256i s = _mm256_add_epi32(a.low, a.high);
+    __m128i q = _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
+    q = _mm_add_epi32(q, _mm_shuffle_epi32(q, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(q, _mm_shuffle_epi32(q, 0xb1)));
+}
+FEWER_INLINE void store_int8(std::int8_t* p, Int16 a) {
+    alignas(32) int lanes[16];
+    _mm256_store_si256((__m256i*)lanes, a.low);
+    _mm256_store_si256((__m256i*)(lanes + 8), a.high);
+    for (int i = 0; i < 16; i++) p[i] = std::int8_t(lanes[i]);
+}
+
+FEWER_INLINE void store_bf16(bf16* p, Float16 a) {
+    alignas(32) u32 bits[16];
+    _mm256_store_si256((__m256i*)bits, _mm256_castps_si256(a.low));
+    _mm256_store_si256((__m256i*)(bits + 8), _mm256_castps_si256(a.high));
+    for (int i = 0; i < 16; i++) p[i] = bf16((bits[i] + 0x7fff + ((bits[i] >> 16) & 1)) >> 16);
+}
+
+FEWER_INLINE __m256 dot_half(__m256 acc, __m256i pairs, __m256 even, __m256 odd) {
+    const __m256 first = _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
+    const __m256 second =
+        _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(int(0xffff0000u))));
+    return _mm256_fmadd_ps(second, odd, _mm256_fmadd_ps(first, even, acc));
+}
+FEWER_INLINE Float16 dot_pairs(Float16 acc, const bf16* a, u32 b) {
+    const __m256 even = _mm256_set1_ps(bf16_to_float(bf16(b & 0xffff)));
+    const __m256 odd = _mm256_set1_ps(bf16_to_float(bf16(b >> 16)));
+    return {dot_half(acc.low, _mm256_loadu_si256((const __m256i*)a), even, odd),
+            dot_half(acc.high, _mm256_loadu_si256((const __m256i*)(a + 16)), even, odd)};
+}
+
+}  // namespace fewer
