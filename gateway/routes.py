@@ -22,22 +22,22 @@ class Route(msgspec.Struct, frozen=True):
 class Routes:
     """Every name a client may give, resolved once.
 
-    A model that is named directly goes through the first route that it serves, so that naming
-    it does not get around the route's policies. A model behind no route is a route of its own.
+    A model that is named directly answers itself, but under the first route that may use it, so
+    that naming it does not get around policies. A model that no route uses is one of its own.
+
+    by_name: the routes, in file order
     """
 
     def __init__(self, config: Config) -> None:
-        routes = config.routes
-        served = {route.model for route in routes.values()}
-        routes = routes | {
-            model: RouteConfig(model)
-            for model in config.models
-            if model not in served and model not in routes
-        }
         self.by_name = {
-            name: Route(name, route, (route.model, *config.models[route.model].fallback))
-            for name, route in routes.items()
+            name: Route(name, route, _candidates(config, route.model))
+            for name, route in config.routes.items()
         }
+        used = {model for route in self.by_name.values() for model in route.candidates}
+        for model in config.models:
+            if model not in used and model not in self.by_name:
+                own = Route(model, RouteConfig(model), _candidates(config, model))
+                self.by_name[model] = own
         self._names = _all_names(config, self.by_name)
         self._public = [*(config.routes or self.by_name), *config.aliases]
         self._default = config.default_route
@@ -61,17 +61,17 @@ class Routes:
                 f"Known are: {self._listed(tenant)}.",
                 param=None if header else "model",
             )
-        if not may_use(tenant, found):
-            raise Forbidden(f"This key may not use the route {found!r}.", param="model")
-        return self.by_name[found]
+        if not may_use(tenant, found.name):
+            raise Forbidden(f"This key may not use the route {found.name!r}.", param="model")
+        return found
 
     def public_names(self, tenant: Tenant) -> list[str]:
         """Routes and aliases that the tenant may use, in file order."""
-        return [name for name in self._public if may_use(tenant, self._names[name])]
+        return [name for name in self._public if may_use(tenant, self._names[name].name)]
 
-    def public_routes(self) -> dict[str, str]:
-        """The names that `/v1/models` lists, and the route each stands for."""
-        return {name: self._names[name] for name in self._public}
+    def named(self, name: str) -> Route:
+        """What one of `public_names` stands for."""
+        return self._names[name]
 
     def _listed(self, tenant: Tenant) -> str:
         return ", ".join(self.public_names(tenant)) or "none for this key"
@@ -82,9 +82,15 @@ def may_use(tenant: Tenant, route: str) -> bool:
     return tenant.allowed_routes is None or route in tenant.allowed_routes
 
 
-def _all_names(config: Config, routes: dict[str, Route]) -> dict[str, str]:
+def _candidates(config: Config, model: str) -> tuple[str, ...]:
+    return (model, *config.models[model].fallback)
+
+
+def _all_names(config: Config, routes: dict[str, Route]) -> dict[str, Route]:
     """Every name that is accepted, and the route it stands for."""
-    names = {name: name for name in routes}
-    for name, route in routes.items():
-        names.setdefault(route.config.model, name)
+    names = dict(routes)
+    for model in config.models:
+        under = next((route for route in routes.values() if model in route.candidates), None)
+        if under is not None and model not in names:
+            names[model] = Route(under.name, under.config, _candidates(config, model))
     return names | {alias: names[target] for alias, target in config.aliases.items()}

@@ -10,7 +10,8 @@ from starlette.types import Receive, Scope, Send
 from engine.protocol.errors import ModelNotFound
 from gateway.config import Config
 from gateway.faces.endpoint import send_json
-from gateway.routes import SHOWN_NAME_CHARS, Routes
+from gateway.routes import SHOWN_NAME_CHARS, Route, Routes
+from gateway.tenants import OPEN
 from gateway.visit import visit_of
 
 
@@ -21,8 +22,8 @@ class ModelsFace:
         self._routes = routes
         created = int(time.time())
         self._items = {
-            name: _item(config, name, route, created)
-            for name, route in routes.public_routes().items()
+            name: _item(config, name, routes.named(name), created)
+            for name in routes.public_names(OPEN)
         }
 
     async def all(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -43,10 +44,10 @@ class ModelsFace:
         return self._routes.public_names(visit_of(scope).known_tenant)
 
 
-def _item(config: Config, name: str, route: str, created: int) -> dict[str, Any]:
+def _item(config: Config, name: str, route: Route, created: int) -> dict[str, Any]:
     """OpenAI's model object, and the window under the two names that clients look for."""
     item: dict[str, Any] = {"id": name, "object": "model", "created": created, "owned_by": "fewer"}
-    model = config.routes[route].model if route in config.routes else route
+    model = route.candidates[0]
     window = config.models[model].max_model_len
     if config.models[model].gguf is not None:
         window = config.engine_settings(model).max_model_len

@@ -1,0 +1,116 @@
+"""Ids, log lines and cross-origin headers, over a real server."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gateway.config import ServerConfig
+from tests.fakes.serving import Serve, scripted_config, until
+
+FAILING = {"steps": [{"text": "a"}, {"fail": {"code": "upstream_failed", "message": "x"}}]}
+
+
+async def test_one_line_for_each_request(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "fewer.access")
+    gateway = await serve()
+    await gateway.chat(headers={"x-request-id": "mine-1"})
+    await until(lambda: len(caplog.messages) == 1)
+    line = json.loads(caplog.messages[0])
+    assert line.pop("seconds") >= 0
+    assert line == {
+        "id": "mine-1",
+        "method": "POST",
+        "path": "/v1/chat/completions",
+        "status": 200,
+        "error": None,
+        "tenant": "open",
+        "route": "chat",
+        "model": "one",
+        "prompt_tokens": 1,
+        "completion_tokens": 2,
+    }
+
+
+async def test_a_failure_in_band_is_logged_as_what_it_is(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "fewer.access")
+    gateway = await serve(backends=FAILING)
+    assert (await gateway.chat(stream=True)).status_code == 200
+    await until(lambda: len(caplog.messages) == 1)
+    line = json.loads(caplog.messages[0])
+    assert (line["status"], line["error"]) == (502, "upstream_failed")
+
+
+async def test_a_path_cannot_forge_a_line(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "fewer.access")
+    gateway = await serve()
+    await gateway.client.get("/a%0a%7b%22id%22:1%7d")
+    await until(lambda: len(caplog.messages) == 1)
+    assert "\n" not in caplog.messages[0]
+    assert json.loads(caplog.messages[0])["path"] == '/a\n{"id":1}'
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [("abc-1.2:3_4", True), ("a b", False), ("x" * 129, False), ("\u00e9", False), ("", False)],
+)
+async def test_harmless_ids_are_kept(serve: Serve, given: str, kept: bool) -> None:
+    gateway = await serve()
+    headers = {"x-request-id": given.encode("latin-1")}
+    response = await gateway.client.get("/health/live", headers=headers)
+    assert (response.headers["x-request-id"] == given) is kept
+    assert len(response.headers["x-request-id"]) <= 128
+
+
+async def test_the_backend_never_sees_a_clients_id(serve: Serve) -> None:
+    gateway = await serve()
+    for _ in range(2):
+        await gateway.chat(headers={"x-request-id": "same"})
+    first, second = gateway.scripted.calls
+    assert len({first.id, second.id, "same"}) == 3
+
+
+async def test_traces_go_on(serve: Serve) -> None:
+    gateway = await serve()
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    await gateway.chat(headers={"traceparent": trace})
+    await gateway.chat(headers={"traceparent": "nonsense"})
+    assert [call.traceparent for call in gateway.scripted.calls] == [trace, None]
+
+
+ORIGIN = "https://chat.example"
+
+
+async def test_configured_origins_may_call(serve: Serve) -> None:
+    server = ServerConfig(allowed_origins=(ORIGIN,))
+    gateway = await serve(scripted_config(server=server))
+    asked = "authorization, content-type, x-stainless-lang"
+    preflight = await gateway.client.options(
+        "/v1/chat/completions",
+        headers={
+            "Origin": ORIGIN,
+            "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": asked,
+        },
+    )
+    assert preflight.status_code == 200
+    assert preflight.headers["access-control-allow-origin"] == ORIGIN
+    assert preflight.headers["access-control-allow-headers"] == asked
+    response = await gateway.chat(headers={"Origin": ORIGIN})
+    assert response.headers["access-control-allow-origin"] == ORIGIN
+    assert "x-request-id" in response.headers["access-control-expose-headers"]
+    missing = await gateway.chat(model="nope", headers={"Origin": ORIGIN})
+    assert missing.headers["access-control-allow-origin"] == ORIGIN
+
+
+async def test_other_origins_may_not(serve: Serve) -> None:
+    gateway = await serve()
+    response = await gateway.client.options(
+        "/v1/chat/completions",
+        headers={"Origin": ORIGIN, "Access-Control-Request-Method": "POST"},
+    )
+    assert response.status_code == 403
+    assert "access-control-allow-origin" not in response.headers

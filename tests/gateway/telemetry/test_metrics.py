@@ -1,0 +1,67 @@
+"""What one answer adds to the series."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.protocol.frames import Accepted, Event, Usage
+from gateway.telemetry import metrics as module
+from gateway.telemetry.metrics import Meter, Metrics
+
+
+class Clock:
+    """`time.monotonic` of the test's making."""
+
+    now_s = 100.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+def series(metrics: Metrics) -> dict[str, float]:
+    lines = metrics.text().decode().splitlines()
+    pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    return {name.replace('{model="m",route="r"}', ""): float(value) for name, value in pairs}
+
+
+def test_times_are_the_clients_own(clock: Clock) -> None:
+    """B51: waiting counts, each token once, and every request with output exactly once."""
+    metrics = Metrics()
+    meter = Meter(metrics, "r", "m", begun_s=100.0)
+    clock.now_s = 102.0
+    meter.observe([Accepted("i", 4)])
+    clock.now_s = 103.0
+    meter.observe([Event("i", text="a", tokens=1)])
+    clock.now_s = 103.4
+    meter.observe([Event("i", text="b", tokens=1), Event("i", text="c", tokens=3)])
+    meter.observe([Event("i", usage=Usage(prompt_tokens=4, completion_tokens=5))])
+    meter.settle()
+    found = series(metrics)
+    assert found["fewer_time_to_first_token_seconds_sum"] == pytest.approx(3.0)
+    assert found["fewer_time_to_first_token_seconds_count"] == 1
+    assert found["fewer_inter_token_latency_seconds_sum"] == pytest.approx(0.1)
+    assert found["fewer_prompt_tokens_total"] == 4
+    assert found["fewer_generation_tokens_total"] == 5
+
+
+def test_without_output_nothing_is_observed(clock: Clock) -> None:
+    metrics = Metrics()
+    meter = Meter(metrics, "r", "m", begun_s=100.0)
+    meter.observe([Accepted("i", 4)])
+    meter.settle()
+    assert series(metrics)["fewer_time_to_first_token_seconds_count"] == 0
+
+
+def test_what_was_cut_off_counts_what_passed(clock: Clock) -> None:
+    metrics = Metrics()
+    meter = Meter(metrics, "r", "m", begun_s=100.0)
+    meter.observe([Event("i", text="a", tokens=2)])
+    meter.settle()
+    assert series(metrics)["fewer_generation_tokens_total"] == 2
