@@ -17,9 +17,9 @@ from kernels.paged_attention.api import CacheShape, Integers
 
 TILE_TOKENS = 64
 """Context is taken in tiles of this many positions, counted from position 0."""
-QUERY_ROWS = (1, 8, 64)
+QUERY_ROWS = (1, 8, 16, 32, 64)
 """A segment's queries are cut into items of one of these sizes."""
-WORKSPACE_BYTES = 16 * 1024 * 1024
+WORKSPACE_BYTES = 2 * 1024 * 1024
 """About what the gathered K and V and the scores of one group may take, in float32."""
 
 Int64 = NDArray[np.int64]
@@ -40,15 +40,15 @@ class Group:
     """B items of R rows over W blocks each.
 
     rows, positions: int64[B, R]; where an item has fewer queries the last one is repeated
-    context:         int64[B], how many positions the item's last query sees
-    blocks:          int64[B, W]; 0 stands for blocks that no query of the item sees
+    blocks:          int64[B, W]; beyond the item's last block its first one is repeated
+    owned:           int64[B, W], how many slots of each block hold the item's context
     filled:          int64[N], which of the B * R places hold a query of their own
     """
 
     rows: Int64
     positions: Int64
-    context: Int64
     blocks: Int64
+    owned: Int64
     filled: Int64
 
 
@@ -65,7 +65,9 @@ def group_queries(
         largest = max(1, WORKSPACE_BYTES // _item_bytes(rows, tiles, shape))
         blocks = -(-tiles * TILE_TOKENS // shape.block_tokens)
         for first in range(0, len(items), largest):
-            yield _build(items[first : first + largest], rows, blocks, block_table)
+            yield _build(
+                items[first : first + largest], rows, blocks, block_table, shape.block_tokens
+            )
 
 
 def _cut(
@@ -95,20 +97,23 @@ def _item_bytes(rows: int, tiles: int, shape: CacheShape) -> int:
     return 4 * tiles * TILE_TOKENS * (scores + gathered)
 
 
-def _build(items: list[Item], rows: int, blocks: int, block_table: Integers) -> Group:
+def _build(
+    items: list[Item], rows: int, blocks: int, block_table: Integers, block_tokens: int
+) -> Group:
     first_row = np.array([item.first_row for item in items])[:, None]
     first_position = np.array([item.first_position for item in items])[:, None]
     count = np.array([item.count for item in items])[:, None]
     place = np.arange(rows)
     own = np.minimum(place, count - 1)
-    context = (first_position + count)[:, 0]
-    table = np.zeros((len(items), blocks), np.int64)
-    known = block_table[[item.segment for item in items], :blocks]
-    table[:, : known.shape[1]] = known
+    context = first_position + count  # (B, 1)
+    needed = -(-context // block_tokens)
+    index = np.arange(blocks)
+    index = np.where(index < needed, index, 0)  # (B, W)
+    segments = np.array([item.segment for item in items])[:, None]
     return Group(
         rows=first_row + own,
         positions=first_position + own,
-        context=context,
-        blocks=np.maximum(table, 0),
+        blocks=block_table[segments, index].astype(np.int64),
+        owned=np.minimum(context - index * block_tokens, block_tokens),
         filled=np.flatnonzero(place < count),
     )

@@ -27,16 +27,18 @@ class _Arranged:
     rows:   int64[B, R]
     blocks: int64[B * W]
     filled: int64[N], targets: int64[N], the rows they belong to
-    hidden: bool[B, R, C], positions after the query's own
-    stale:  bool[B, C], positions that are not of the item's sequence
+    bias:   float32[B, R, C], -inf at positions after the query's own, else 0
+    stale:  int64[P], which of the B * W blocks hold slots that the item does not own
+    unowned: bool[P, block_tokens, 1], which slots of theirs
     """
 
     rows: Tensor
     blocks: Tensor
     filled: Tensor
     targets: Tensor
-    hidden: Tensor
+    bias: Tensor
     stale: Tensor
+    unowned: Tensor
 
 
 def plan(
@@ -50,15 +52,20 @@ def plan(
 
 def _arrange(group: Group, shape: CacheShape) -> _Arranged:
     rows, positions = torch.from_numpy(group.rows), torch.from_numpy(group.positions)
-    key_positions = torch.arange(group.blocks.shape[1] * shape.block_tokens)
     filled = torch.from_numpy(group.filled)
+    key_positions = torch.arange(group.blocks.shape[1] * shape.block_tokens)
+    bias = torch.zeros(*rows.shape, len(key_positions))
+    bias.masked_fill_(key_positions > positions[:, :, None], -torch.inf)
+    owned = torch.from_numpy(group.owned).flatten()
+    stale = (owned < shape.block_tokens).nonzero().flatten()
     return _Arranged(
         rows=rows,
         blocks=torch.from_numpy(group.blocks).flatten(),
         filled=filled,
         targets=rows.flatten()[filled],
-        hidden=key_positions > positions[:, :, None],
-        stale=key_positions >= torch.from_numpy(group.context)[:, None],
+        bias=bias,
+        stale=stale,
+        unowned=(torch.arange(shape.block_tokens) >= owned[stale, None])[:, :, None],
     )
 
 
@@ -77,7 +84,7 @@ def _attend_group(
 ) -> Tensor:
     """[B * R, heads, D]. In the comments G is the number of query heads on one KV head."""
     kv_heads, head_dim = key_cache.shape[0], key_cache.shape[3]
-    (items, rows), context = group.rows.shape, group.stale.shape[1]
+    items, rows, context = group.bias.shape
     shared = query.shape[1] // kv_heads
 
     queries = query[group.rows].mul_(scale).view(items, rows, kv_heads, shared, head_dim)
@@ -88,13 +95,10 @@ def _attend_group(
     heads_shape = queries.shape[:-1]  # (KV, B, R, G padded)
     queries = queries.reshape(kv_heads * items, -1, head_dim)
 
-    keys = _gather(key_cache, group.blocks, items)  # (KV * B, C, D)
-    values = _gather(value_cache, group.blocks, items)
-    # A stale NaN would survive a weight of 0.
-    values.view(kv_heads, items, context, head_dim).masked_fill_(group.stale[:, :, None], 0.0)
-
+    keys = _gather(key_cache, group).view(kv_heads * items, context, head_dim)
+    values = _gather(value_cache, group).view(kv_heads * items, context, head_dim)
     scores = torch.bmm(queries, keys.transpose(1, 2)).view(*heads_shape, context)
-    scores.masked_fill_(group.hidden[:, :, None, :], -torch.inf)
+    scores += group.bias[:, :, None, :]
     weights = scores.sub_(scores.amax(-1, keepdim=True)).exp_()
     # cumsum adds one after the other, whatever their number; sum does not.
     total = weights.view(*heads_shape, -1, TILE_TOKENS).sum(-1).cumsum(-1)[..., -1:]
@@ -108,7 +112,11 @@ def _attend_group(
     return mixed.permute(1, 2, 0, 3, 4).reshape(items * rows, -1, head_dim)
 
 
-def _gather(cache: Tensor, blocks: Tensor, items: int) -> Tensor:
-    kv_heads, head_dim = cache.shape[0], cache.shape[3]
-    pages = cache.flatten(2).index_select(1, blocks)  # (KV, B * W, block_tokens * D)
-    return pages.view(kv_heads * items, -1, head_dim)
+def _gather(cache: Tensor, group: _Arranged) -> Tensor:
+    """[KV, B * W, block_tokens, D], with zeros in slots that the items do not own.
+
+    Whatever stands there weighs nothing, but a NaN would survive even that.
+    """
+    pages = cache.flatten(2).index_select(1, group.blocks).view(len(cache), -1, *cache.shape[2:])
+    cleaned = pages[:, group.stale].masked_fill_(group.unowned, 0.0)
+    return pages.index_copy_(1, group.stale, cleaned)
