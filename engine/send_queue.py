@@ -29,13 +29,10 @@ class PeerStalled(Exception):
 class SendQueue:
     """One writer task (`run`), any number of `put`s on the same loop."""
 
-    def __init__(
-        self, send: Send, crowded: Callable[[bool], None], *, stall_s: float = STALL_S
-    ) -> None:
+    def __init__(self, send: Send, crowded: Callable[[bool], None]) -> None:
         """crowded: called with True when too much waits, with False once it has been sent."""
         self._send = send
         self._tell_crowded = crowded
-        self._stall_s = stall_s
         self._frames: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._wake = asyncio.Event()
@@ -67,7 +64,7 @@ class SendQueue:
             raise PeerStalled
         data = self._frames.popleft()
         try:
-            async with asyncio.timeout(self._stall_s):
+            async with asyncio.timeout(STALL_S):
                 await self._send({"type": "websocket.send", "text": data.decode()})
         except TimeoutError:
             raise PeerStalled from None
