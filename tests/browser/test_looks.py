@@ -56,7 +56,7 @@ def test_switching_the_language_changes_everything_and_is_remembered(
     first, second = visitor.turn(0), visitor.turn(1)
     expect(first.locator(".notice")).to_have_text("已达到 token 上限，回答到此为止。")
     expect(first.locator("[data-statistic=tokensOut]")).to_have_text("输出34")
-    expect(first.locator(".decisions")).to_have_text("策略 没有策略改动本次请求")
+    expect(first.locator(".decisions")).to_have_text("策略 · 没有策略改动本次请求")
     expect(second.locator(".failure")).to_contain_text("模型暂时无法回答。")
     expect(second.locator(".failure")).to_contain_text("请在 4 秒后重试。")
     expect(visitor.page.locator("#message")).to_have_attribute("placeholder", "输入消息")

@@ -126,16 +126,16 @@ def test_what_each_policy_did_is_told(gateway: ChatGateway, visit: Visit) -> Non
     rows = visitor.wait_for("done").locator(".decisions li")
     expect(rows).to_have_text(
         [
-            "budget changed the request: 900 to 512",
-            "cache answered itself: equal request (shadow: not applied)",
-            "later something-new because",
+            "budget · changed the request · 900 to 512",
+            "cache · answered itself · equal request · shadow: not applied",
+            "later · something-new · because",
         ]
     )
     for number in (1, 2):
         visitor.ask("again")
         expect(visitor.turn(number)).to_have_attribute("data-status", "done")
         expect(visitor.turn(number).locator(".decisions")).to_have_text(
-            "Policies none changed this request"
+            "Policies · none changed this request"
         )
 
 

@@ -36,6 +36,11 @@ def test_a_container_without_a_limit_has_what_the_machine_has(root: Path) -> Non
     assert free_memory_bytes(root) == 4000 * 1024
 
 
+def test_an_old_kernel_that_does_not_tell(root: Path) -> None:
+    (root / "proc/meminfo").write_text("MemTotal: 9000 kB\n")
+    assert free_memory_bytes(root) > 1 << 28
+
+
 def test_elsewhere_all_memory_counts(tmp_path: Path) -> None:
     assert free_memory_bytes(tmp_path) > 1 << 28
 

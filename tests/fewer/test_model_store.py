@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import fcntl
 import hashlib
 import multiprocessing
 import os
@@ -213,6 +214,21 @@ def test_two_processes_that_pull_at_once_fetch_once(index: Path) -> None:
         assert worker.exitcode == 0
     assert {digest for digest, _ in results} == {TOY.sha256}
     assert sorted(bool(unpacked) for _, unpacked in results) == [False, True]
+
+
+def test_a_pull_waits_for_the_one_that_works(index: Path, cache: Path) -> None:
+    cache.mkdir(parents=True)
+    with (cache / "toy.lock").open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        stages: list[Stage] = []
+
+        def progress(stage: Stage, done_bytes: int, total_bytes: int) -> None:
+            stages.append(stage)
+            if stage == "waiting":
+                fcntl.flock(held, fcntl.LOCK_UN)
+
+        model_store.pull("toy", progress)
+    assert stages[:2] == ["waiting", "downloading"]
 
 
 def test_add_registers_a_file_where_it_is_and_remove_forgets_it(tmp_path: Path) -> None:

@@ -94,6 +94,22 @@ def test_pull_shows_progress_and_where_the_file_is(
     ]
 
 
+def test_a_terminal_sees_bars(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def pull(name: str, progress: Progress) -> Path:
+        progress("downloading", 5_000_000, 10_000_000)
+        progress("downloading", 10_000_000, 10_000_000)
+        return tmp_path
+
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(model_store, "pull", pull)
+    assert main(["models", "pull", "smollm2-135m"]) == 0
+    shown = capsys.readouterr().err
+    assert "smollm2-135m: downloading" in shown
+    assert "━" in shown
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

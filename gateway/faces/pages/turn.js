@@ -165,13 +165,13 @@ export class Turn {
     this.#parts.decisions.hidden = opening === null;
     if (opening === null) return;
     const rows = opening.decisions.map((decision) => this.#decision(decision));
-    if (rows.length === 0) rows.push(row([["policy", this.#speech.say("policies")], ["", this.#speech.say("noPolicies")]]));
+    if (rows.length === 0) rows.push(row([["policy", this.#speech.say("policies")], ["reason", this.#speech.say("noPolicies")]]));
     this.#parts.decisions.replaceChildren(...rows);
   }
 
   #decision({ policy, mode, action, reason }) {
     const parts = [["policy", policy], ["action", this.#speech.action(String(action ?? ""))], ["reason", reason]];
-    if (mode === "shadow") parts.push(["mode", `(${this.#speech.say("shadow")})`]);
+    if (mode === "shadow") parts.push(["mode", this.#speech.say("shadow")]);
     const element = row(parts.filter(([, text]) => text));
     element.dataset.mode = String(mode ?? "");
     return element;
@@ -192,14 +192,14 @@ export class Turn {
   }
 }
 
-/** A list item of spans; parts are [class name, text]. */
+/** A list item of spans with dots between; parts are [class name, text]. */
 function row(parts) {
   const element = document.createElement("li");
   for (const [name, text] of parts) {
     const span = document.createElement("span");
     span.className = name;
     span.textContent = String(text);
-    element.append(span, " ");
+    element.append(element.hasChildNodes() ? " · " : "", span);
   }
   return element;
 }
