@@ -40,7 +40,8 @@ def folder(tmp_path: Path) -> Path:
 
 def test_progress_is_what_has_arrived_so_far(pip: Pip, folder: Path) -> None:
     pip.play(
-        'ln -s nowhere "$TMPDIR/moved.whl"; mkdir "$TMPDIR/unpack"; printf 12345 > "$TMPDIR/unpack/toy.whl"\n'
+        'ln -s nowhere "$TMPDIR/moved.whl"\n'
+        'mkdir "$TMPDIR/unpack"; printf 12345 > "$TMPDIR/unpack/toy.whl"\n'
         f'while [ ! -e "{folder}/seen" ]; do sleep 0.01; done\n'
         'mv "$TMPDIR/unpack/toy.whl" "$1/toy.whl"\n'
     )
