@@ -62,7 +62,7 @@ class Attempts(Stream):
                 self._stream = await self._generate(name)
             except FewerError as error:
                 if not self._may_go_on(error):
-                    raise self._final() from None
+                    raise self._final(error) from None
             else:
                 return
 
@@ -103,12 +103,13 @@ class Attempts(Stream):
                 continue
             if self._stream is not None:
                 await self._stream.aclose()
-            if not self._may_go_on(of_failed(failed)):
-                return self._fail()
+            error = of_failed(failed)
+            if not self._may_go_on(error):
+                return self._fail(self._final(error))
             try:
                 await self.start()
-            except FewerError:
-                return self._fail()
+            except FewerError as last:
+                return self._fail(last)
 
     async def _receive_in_time(self) -> list[StreamEvent]:
         if self._stream is None:
@@ -134,14 +135,12 @@ class Attempts(Stream):
         unfit = isinstance(error, ContextLengthExceeded | InvalidRequest) and not first
         return unfit or isinstance(error, ServiceError)
 
-    def _final(self) -> FewerError:
-        if self._error is None:
-            raise RuntimeError("no model was tried")
-        return with_tried(self._error, self._tried)
+    def _final(self, last: FewerError) -> FewerError:
+        return with_tried(self._error or last, self._tried)
 
-    def _fail(self) -> list[StreamEvent]:
+    def _fail(self, error: FewerError) -> list[StreamEvent]:
         self._ended = True
-        return [Failed.of(self._call.id, self._final())]
+        return [Failed.of(self._call.id, error)]
 
     def _late(self) -> DeadlineExceeded:
         return DeadlineExceeded(f"The model {self._tried[-1]} gave no first token in time.")

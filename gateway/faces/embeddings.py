@@ -59,21 +59,18 @@ class EmbeddingsFace:
         self, body: dict[str, Any], backends: list[Backend], visit: Visit
     ) -> dict[str, Any]:
         """The first answer that one of `backends` gives; a fault of the service moves on."""
-        first: ServiceError | None = None
+        errors: list[ServiceError] = []
         for backend in backends:
             visit.model = backend.name
             try:
                 async with asyncio.timeout(self._config.models[backend.name].timeout_s):
                     return await backend.embed(body)
             except ServiceError as error:
-                first = first or error
+                errors.append(error)
             except TimeoutError:
-                first = first or DeadlineExceeded(
-                    f"The model {backend.name} gave no answer in time."
-                )
-        if first is None:
-            raise RuntimeError("no backend to ask")
-        raise with_tried(first, [backend.name for backend in backends])
+                late = DeadlineExceeded(f"The model {backend.name} gave no answer in time.")
+                errors.append(late)
+        raise with_tried(errors[0], [backend.name for backend in backends])
 
 
 def parse(data: bytes) -> dict[str, Any]:

@@ -6,16 +6,14 @@ import asyncio
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from engine.protocol.errors import Cancelled, InvalidRequest, TooLarge
+from engine.protocol.errors import Cancelled, TooLarge
 from gateway.config import ServerConfig
 from gateway.errors import BodyTooSlow, UnsupportedMedia
 from gateway.visit import header
 
-_WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS"})
-
 
 class LimitsMiddleware:
-    """Reads the body of every method that has one, then calls the application.
+    """Stands before each page that takes a body; calls it once the body is here.
 
     JSON only, because a browser sends forms and plain text to other origins without asking.
     """
@@ -25,9 +23,6 @@ class LimitsMiddleware:
         self._server = server
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] in _WITHOUT_BODY:
-            await self._app(scope, receive, send)
-            return
         self._check_headers(scope)
         body = await self._read(receive)
         await self._app(scope, _replaying(body, receive), send)
@@ -84,8 +79,5 @@ def _replaying(body: bytes, receive: Receive) -> Receive:
 
 async def whole_body(receive: Receive) -> bytes:
     """The body, in an application behind `LimitsMiddleware`."""
-    message = await receive()
-    if message["type"] != "http.request":
-        raise InvalidRequest("The request has no body.")
-    body: bytes = message["body"]
+    body: bytes = (await receive())["body"]
     return body

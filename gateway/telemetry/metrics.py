@@ -12,7 +12,7 @@ import time
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from engine.protocol.frames import Event, StreamEvent, Usage
+from engine.protocol.frames import Accepted, Event, StreamEvent, Usage
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
@@ -89,11 +89,13 @@ class Meter:
         self._generation = metrics.generation_tokens.labels(route, model)
         self._last_s = begun_s
         self._seen_tokens = 0
+        self._accepted_tokens = 0
         self._usage: Usage | None = None
 
     @property
     def prompt_tokens(self) -> int:
-        return self._usage.prompt_tokens if self._usage else 0
+        """As the backend counted them, which some do before they answer."""
+        return self._usage.prompt_tokens if self._usage else self._accepted_tokens
 
     @property
     def completion_tokens(self) -> int:
@@ -107,6 +109,8 @@ class Meter:
                 tokens += event.tokens
                 if event.usage is not None:
                     self._usage = event.usage
+            elif isinstance(event, Accepted):
+                self._accepted_tokens = event.prompt_tokens
         if not tokens:
             return
         now_s = time.monotonic()

@@ -252,7 +252,7 @@ def test_no_body_gives_a_500() -> None:
         context = running(backends=backends)
         gateway = runner.run(context.__aenter__())
 
-        @settings(max_examples=400, deadline=None)
+        @settings(max_examples=250, deadline=None)
         @given(bodies, paths)
         def check(body: Any, path: str) -> None:
             if isinstance(body, dict) and path == CHAT:

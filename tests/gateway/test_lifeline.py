@@ -95,6 +95,7 @@ async def test_a_drain_admits_no_more_and_cuts_the_rest() -> None:
 
     def start() -> None:
         assert repr(drain) == "<Drain open, 1 running>"
+        assert drain.running == 1
         drain.start()
         drain.start()
         with pytest.raises(Unavailable), drain.admit(Lifeline(Client().receive)):

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from engine.protocol.errors import InvalidRequest
-from engine.protocol.frames import Event, StreamEvent, Usage
+from engine.protocol.frames import Event, Failed, StreamEvent, Usage
 from gateway.answer import Answer
+from gateway.backends.base import Call, Stream
 from gateway.backends.scripted import ScriptedBackend
 from gateway.config import BudgetConfig, RouteConfig
 from gateway.pipeline import Pipeline, policies_of
@@ -207,3 +208,41 @@ async def test_contexts_name_route_and_tenant() -> None:
     policy = Fixed(keep(""))
     await Run(policy).events()
     assert policy.contexts == [Context("chat", "open")]
+
+
+class Breaking(ScriptedBackend):
+    """Streams that just stop after their first text."""
+
+    async def generate(self, call: Call) -> Stream:
+        return HalfStream()
+
+
+class HalfStream(Stream):
+    def __init__(self) -> None:
+        self.batches: list[list[StreamEvent]] = [[Event("call", text="half")]]
+
+    async def receive(self) -> list[StreamEvent]:
+        return self.batches.pop() if self.batches else []
+
+    async def aclose(self) -> None:
+        return
+
+
+async def test_an_answer_that_just_stops_is_a_failure() -> None:
+    policy = Fixed(keep(""))
+    run = Run(policy)
+    backend = Breaking("one", HELLO)
+    run.pipeline = Pipeline(
+        scripted_config(),
+        Routes(scripted_config()),
+        {"one": backend},
+        run.metrics,
+        {"chat": [policy]},
+    )
+    async with await run.answer() as answer:
+        assert text_of(await answer.receive()) == "half"
+        (failed,) = await answer.receive()
+        assert isinstance(failed, Failed)
+        assert await answer.receive() == []
+    assert (failed.code, run.visit.status) == ("upstream_failed", 502)
+    assert policy.outcomes == [Outcome("upstream_failed", 0)]

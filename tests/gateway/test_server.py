@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import os
@@ -18,9 +19,8 @@ import httpx2
 import pytest
 
 from engine.protocol.errors import SetupError
-from gateway import server
+from gateway import garbage, server
 from gateway.config import Config, ModelConfig, RouteConfig, ServerConfig
-from gateway.garbage import collecting_when_idle
 from gateway.stores.keys import KeyStore
 from tests.fakes.serving import CHAT_BODY
 
@@ -29,7 +29,7 @@ STREAMED = CHAT_BODY | {"stream": True}
 PROGRAM = """
 import sys
 from pathlib import Path
-from gateway import server
+from gateway import garbage, server
 from gateway.config import load
 
 if __name__ == "__main__":
@@ -170,9 +170,51 @@ def test_the_token_is_in_no_repr(tmp_path: Path) -> None:
     assert "token-of-the-engine" not in repr(application) + repr(vars(application)["config"])
 
 
-async def test_the_collector_is_given_back() -> None:
-    async with collecting_when_idle(lambda: True):
-        assert not gc.isenabled()
-        assert gc.get_freeze_count() > 0
+async def test_the_collector_runs_when_idle_and_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(garbage, "LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(garbage, "WORTHWHILE_OBJECTS", 100)
+    collected = asyncio.Event()
+    gc.callbacks.append(lambda phase, info: collected.set())
+    idle = False
+    try:
+        async with garbage.collecting_when_idle(lambda: idle):
+            assert not gc.isenabled()
+            assert gc.get_freeze_count() > 0
+            collected.clear()
+            rubbish: list[Any] = [[[]] for _ in range(1000)]
+            await asyncio.sleep(0.02)
+            assert not collected.is_set()
+            idle = True
+            await collected.wait()
+            assert len(rubbish) == 1000
+    finally:
+        gc.callbacks.pop()
     assert gc.isenabled()
     assert gc.get_freeze_count() == 0
+
+
+async def test_the_application_is_made_of_the_configuration(tmp_path: Path) -> None:
+    """Backends from their entries, keys from the store."""
+    (tmp_path / "script.json").write_text('{"steps": []}')
+    config = Config(
+        store=tmp_path / "keys.sqlite3",
+        models={"one": ModelConfig(scripted=tmp_path / "script.json")},
+        routes={"chat": RouteConfig("one")},
+    )
+    application = server.Application(config, 0, "")()
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/v1/models"}
+    scope |= {"raw_path": b"/v1/models", "headers": [(b"host", b"localhost")]}
+    await application(scope, receive, send)
+    assert sent[0]["status"] == 200
+    assert json.loads(sent[1]["body"])["data"][0]["id"] == "chat"
+    assert (tmp_path / "keys.sqlite3").exists()

@@ -8,8 +8,10 @@ from typing import Any
 import openai
 import pytest
 
+from gateway.backends.scripted import ScriptedBackend
 from gateway.config import ServerConfig
-from tests.fakes.serving import CHAT_BODY, Gateway, Serve, scripted_config
+from gateway.faces import generation
+from tests.fakes.serving import CHAT_BODY, HELLO, Gateway, Serve, scripted_config
 
 LONG = {"steps": [{"text": "herb ", "repeat": 100}]}
 
@@ -149,28 +151,34 @@ async def test_a_refusal_before_the_first_byte_has_a_status(serve: Serve) -> Non
     assert response.headers["retry-after-ms"] == "2500"
 
 
+EMPTY_CHUNK = '"choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":null}]'
+
+
 @pytest.mark.parametrize(
-    ("keepalive", "expected"),
-    [
-        ("comment", ": keep-alive\n\n"),
-        ("chunk", '"choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":null}]'),
-        ("off", None),
-    ],
+    ("keepalive", "expected"), [("comment", ": keep-alive\n\n"), ("chunk", EMPTY_CHUNK)]
 )
+@pytest.mark.parametrize("include_usage", [False, True])
 async def test_silence_is_filled_as_configured(
-    serve: Serve, keepalive: Any, expected: str | None
+    serve: Serve, keepalive: Any, expected: str, include_usage: bool
 ) -> None:
-    server = ServerConfig(keepalive=keepalive, keepalive_first_s=0.05, keepalive_s=0.05)
-    slow = {"steps": [{"delay_s": 0.3, "text": "Hi"}]}
-    gateway = await serve(scripted_config(server=server), slow)
-    text = (await gateway.chat(stream=True)).text
-    before = text[: text.index('"role"')].rpartition("data: ")[0]
+    server = ServerConfig(keepalive=keepalive, keepalive_first_s=0.02, keepalive_s=0.02)
+    gateway = await serve(scripted_config(server=server), {"steps": [{"hang": True}]})
+    body = CHAT_BODY | {"stream": True, "stream_options": {"include_usage": include_usage}}
+    text = ""
+    async with gateway.client.stream("POST", "/v1/chat/completions", json=body) as response:
+        async for piece in response.aiter_text():
+            text += piece
+            if text.count(expected) >= 3:
+                break
     assert "id:" not in text.replace('"id":', "")
-    if expected is None:
-        assert before == ""
-    else:
-        assert before.count(expected) >= 2
-        events_of(text.replace(": keep-alive\n\n", ""))
+    assert ('"usage":null' in text) is (keepalive == "chunk" and include_usage)
+
+
+async def test_silence_can_stay_silent(serve: Serve) -> None:
+    server = ServerConfig(keepalive="off", keepalive_first_s=0.02, keepalive_s=0.02)
+    slow = {"steps": [{"delay_s": 0.2, "text": "Hi"}]}
+    gateway = await serve(scripted_config(server=server), slow)
+    assert (await gateway.chat(stream=True)).text.startswith('data: {"id"')
 
 
 async def test_headers_leave_before_the_first_token(serve: Serve) -> None:
@@ -220,3 +228,24 @@ async def test_the_openai_client(serve: Serve) -> None:
         assert caught.value.code == "model_not_found"
         names = [model.id async for model in await client.models.list()]
         assert names == ["chat"]
+
+
+async def test_a_long_burst_arrives_whole_and_in_order(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More events at once than one write takes."""
+    monkeypatch.setattr(generation, "EVENTS_PER_WRITE", 10)
+    steps = [{"text": f"{number} "} for number in range(200)]
+    response = await (await serve(backends={"steps": steps})).chat(stream=True)
+    texts = [c["choices"][0]["delta"].get("content") or "" for c in events_of(response.text)]
+    assert "".join(texts) == "".join(f"{number} " for number in range(200))
+
+
+async def test_a_fallback_answers_under_the_same_name(serve: Serve) -> None:
+    full = ScriptedBackend("one", {"steps": [{"refuse": {"code": "overloaded"}}]})
+    backends = {"one": full, "two": ScriptedBackend("two", HELLO)}
+    gateway = await serve(scripted_config("one", "two"), backends)
+    response = await gateway.chat()
+    assert response.headers["x-fewer-model"] == "two"
+    assert response.headers["x-fewer-route"] == "chat"
+    assert response.json()["model"] == "chat"

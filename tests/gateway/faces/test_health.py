@@ -9,7 +9,7 @@ import pytest
 from gateway.backends.scripted import ScriptedBackend
 from gateway.config import Config, ModelConfig, RouteConfig
 from gateway.faces import health
-from tests.fakes.serving import CHAT_BODY, HELLO, Gateway, Serve, scripted_config
+from tests.fakes.serving import HELLO, Gateway, Serve, scripted_config
 
 UPSTREAM = ModelConfig(openai="http://127.0.0.1:1/v1")
 

@@ -196,7 +196,15 @@ async def test_loopback_names_are_answered(serve: Serve, host: str) -> None:
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.1", "a@localhost"],
+    [
+        "evil.example",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example",
+        "10.0.0.1",
+        "a@localhost",
+        "[::1",
+        "x/y",
+    ],
 )
 async def test_other_names_are_not(serve: Serve, host: str) -> None:
     gateway = await serve()

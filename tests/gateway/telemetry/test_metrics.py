@@ -57,6 +57,7 @@ def test_without_output_nothing_is_observed(clock: Clock) -> None:
     meter.observe([Accepted("i", 4)])
     meter.settle()
     assert series(metrics)["fewer_time_to_first_token_seconds_count"] == 0
+    assert series(metrics)["fewer_prompt_tokens_total"] == 4
 
 
 def test_what_was_cut_off_counts_what_passed(clock: Clock) -> None:
