@@ -322,7 +322,8 @@ class Core:
 
     def _flush(self) -> None:
         for sink in self._outbox.flush():
-            self._roster.drop(sink)
+            # By the inbox, not at once: the step just scheduled may name its sequences.
+            self.drop(sink)
 
 
 def _going_away() -> Unavailable:

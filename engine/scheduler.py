@@ -239,10 +239,10 @@ class Scheduler:
             if sum(prefills) >= budget and len(prefills) >= MAX_PREFILLS:
                 return
             cached = self._cached_blocks(sequence)
+            if self._park(sequence, len(cached)):
+                continue
             left = sequence.num_tokens - len(cached) * BLOCK_TOKENS
             if self._is_long(left) and sum(map(self._is_long, prefills)) >= MAX_LONG_PREFILLS:
-                continue
-            if self._park(sequence, len(cached)):
                 continue
             if self.running and not self._reservations.fits(sequence, cached, self.running):
                 return
