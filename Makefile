@@ -38,7 +38,7 @@ setup: .venv/dev.stamp
 .venv/runtime.stamp: $(PINS)
 	@scripts/setup runtime
 
-.venv/dev.stamp: $(PINS)
+.venv/dev.stamp: $(PINS) tests/e2e/openai-2.txt
 	@scripts/setup dev
 
 clean:

@@ -1,0 +1,49 @@
+"""The engine stops or dies under load: the gateway says so, and the service comes back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from tests.e2e.stack import Stack, wait_for
+
+pytestmark = pytest.mark.model
+
+
+def test_an_engine_that_is_killed_comes_back_without_help(stack: Stack) -> None:
+    streams = [stack.stream("Tell a long story.", max_tokens=200) for _ in range(3)]
+    for stream in streams:
+        assert "error" not in next(stream)
+    queued: list[object] = []
+    waiting = threading.Thread(target=lambda: queued.append(stack.refused()))
+    waiting.start()
+    os.kill(stack.service.child("engine"), signal.SIGKILL)
+    for stream in streams:
+        *_, last = stream
+        assert last["error"]["code"] in ("unavailable", "upstream_failed")
+    refusal = stack.refused()
+    assert refusal is not None
+    assert refusal.code == 503
+    assert int(refusal.headers["retry-after"]) >= 1
+    waiting.join()
+    assert queued != []
+    wait_for(stack.is_ready, "the service to come back")
+    assert stack.refused() is None
+    assert "small was ended by SIGKILL; starts again" in stack.service.printed
+
+
+def test_an_engine_that_is_stopped_is_told_from_one_that_works(stack: Stack) -> None:
+    pid = stack.service.child("engine")
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        wait_for(lambda: not stack.is_ready(), "readiness to say no", deadline_s=10.0)
+        refusal = stack.refused()
+        assert refusal is not None
+        assert refusal.code == 503
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    wait_for(stack.is_ready, "the service to come back")
+    assert stack.refused() is None
