@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from engine.protocol.errors import (
-    ContextLengthExceeded,
     DeadlineExceeded,
     FewerError,
     InvalidRequest,
@@ -132,7 +131,7 @@ class Attempts(Stream):
         if len(self._tried) == len(self._names):
             return False
         # A fallback that cannot hold the request is no better and no worse than one that is down.
-        unfit = isinstance(error, ContextLengthExceeded | InvalidRequest) and not first
+        unfit = isinstance(error, InvalidRequest) and not first
         return unfit or isinstance(error, ServiceError)
 
     def _final(self, last: FewerError) -> FewerError:

@@ -32,6 +32,11 @@ class Lifeline:
             self._reason = error
             self._task.cancel()
 
+    def unwatch(self) -> None:
+        """The last bytes are about to be sent: a server calls that a disconnect, too."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+
     async def __aenter__(self) -> Self:
         self._task = asyncio.current_task()
         if self._task is None:
@@ -47,8 +52,7 @@ class Lifeline:
         trace: TracebackType | None,
     ) -> None:
         task, self._task = self._task, None
-        if self._watcher is not None:
-            self._watcher.cancel()
+        self.unwatch()
         if self._reason is None or task is None:
             return
         if task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
@@ -56,5 +60,5 @@ class Lifeline:
 
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
-            pass
+            self._watcher.cancel()
         self.cut(Cancelled("The client left."))

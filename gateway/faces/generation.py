@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from engine.protocol.frames import StreamEvent
 from engine.protocol.projection import Collected, Projection
 from engine.protocol.sse import KEEP_ALIVE, event
 from gateway.answer import Answer
@@ -70,7 +71,7 @@ class GenerationFace:
                     if request.stream:
                         await self._stream(wording, lifeline, send)
                     else:
-                        await _whole(wording, send)
+                        await _whole(wording, lifeline, send)
 
     async def _stream(self, wording: _Wording, lifeline: Lifeline, send: Send) -> None:
         keepalive = {"comment": KEEP_ALIVE, "chunk": wording.empty_chunk(), "off": b""}
@@ -83,21 +84,31 @@ class GenerationFace:
                 for start in range(0, len(events), EVENTS_PER_WRITE):
                     if start:
                         await asyncio.sleep(0)
-                    chunks = map(projection.chunks, events[start : start + EVENTS_PER_WRITE])
-                    data = b"".join([part for parts in chunks for part in parts])
-                    if data:
-                        await writer.write(data, more=not projection.ended)
+                    data = _projected(projection, events[start : start + EVENTS_PER_WRITE])
+                    await _write(data, writer, lifeline, last=projection.ended)
         finally:
             writer.close()
 
 
-async def _whole(wording: _Wording, send: Send) -> None:
+def _projected(projection: Projection, events: list[StreamEvent]) -> bytes:
+    return b"".join([chunk for each in events for chunk in projection.chunks(each)])
+
+
+async def _write(data: bytes, writer: EventWriter, lifeline: Lifeline, *, last: bool) -> None:
+    if last:
+        lifeline.unwatch()
+    if data:
+        await writer.write(data, more=not last)
+
+
+async def _whole(wording: _Wording, lifeline: Lifeline, send: Send) -> None:
     collected = wording.collected()
     while not collected.ended:
         for each in await wording.answer.receive():
             collected.add(each)
     if collected.error is not None:
         raise collected.error
+    lifeline.unwatch()
     await send_json(send, collected.completion(), headers=wording.answer.headers)
 
 

@@ -43,8 +43,6 @@ class EventWriter:
             {"type": "http.response.start", "status": 200, "headers": [*HEADERS, *headers]}
         )
         self._last_s = self._loop.time()
-        # uvicorn keeps the head until the first body message; an empty one lets it go.
-        await self.write(b"")
         self._timer = self._loop.call_later(self._tick_s, self._tick)
 
     async def write(self, data: bytes, *, more: bool = True) -> None:

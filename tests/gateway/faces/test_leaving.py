@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from gateway.backends.base import Call, Stream
+from gateway.backends.scripted import ScriptedBackend
 from gateway.config import ServerConfig
-from tests.fakes.serving import CHAT_BODY, Gateway, Serve, post, scripted_config, until
+from tests.fakes.serving import CHAT_BODY, HELLO, Gateway, Serve, post, scripted_config, until
 
 QUEUED: dict[str, Any] = {"steps": [{"delay_s": 30, "refuse": {"code": "overloaded"}}]}
 PREFILLING: dict[str, Any] = {"steps": [{"delay_s": 30, "text": "late"}]}
@@ -76,6 +78,35 @@ async def test_a_reset_connection_leaves_no_traceback(
     await until(lambda: not gateway.server.server_state.tasks)
     assert not [r for r in caplog.records if r.levelname in ("ERROR", "CRITICAL")]
     assert not gateway.scripted.running
+
+
+class Lingering(ScriptedBackend):
+    """Takes a while to close a stream that has ended."""
+
+    async def generate(self, call: Call) -> Stream:
+        stream = await super().generate(call)
+        close = stream.aclose
+
+        async def slow_close() -> None:
+            for _ in range(5):
+                await asyncio.sleep(0)
+            await close()
+
+        stream.aclose = slow_close  # type: ignore[method-assign]
+        return stream
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_response_that_has_ended_is_no_client_that_left(
+    serve: Serve, stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Servers announce the end of a response as a disconnect."""
+    caplog.set_level("INFO", "fewer.access")
+    gateway: Gateway = await serve(backends={"one": Lingering("one", HELLO)})
+    assert (await gateway.chat(stream=stream)).status_code == 200
+    await until(lambda: len(caplog.messages) == 1)
+    assert json.loads(caplog.messages[0])["status"] == 200
+    assert json.loads(caplog.messages[0])["error"] is None
 
 
 async def test_a_slow_reader_is_paused_alone_and_then_cut_off(serve: Serve) -> None:

@@ -45,7 +45,7 @@ async def test_a_keepalive_under_way_comes_before_the_next_write() -> None:
         client.open.set()
         await written
         writer.close()
-    assert client.bodies == [b"", b": ka\n\n", b"data"]
+    assert client.bodies == [b": ka\n\n", b"data"]
 
 
 async def test_closing_ends_a_keepalive_that_nobody_takes() -> None:
@@ -56,7 +56,7 @@ async def test_closing_ends_a_keepalive_that_nobody_takes() -> None:
         client.open.clear()
         await asyncio.sleep(0.05)
         writer.close()
-    assert client.bodies == [b""]
+    assert client.bodies == []
 
 
 async def test_a_keepalive_that_nobody_takes_shows_a_slow_reader() -> None:
@@ -72,3 +72,14 @@ async def test_a_keepalive_that_nobody_takes_shows_a_slow_reader() -> None:
 
     with pytest.raises(SlowReader):
         await stream()
+
+
+async def test_the_first_silence_is_shorter_than_the_later_ones() -> None:
+    client = Client()
+    server = ServerConfig(keepalive_first_s=0.02, keepalive_s=1000)
+    async with Lifeline(client.receive) as lifeline:
+        writer = EventWriter(client.send, lifeline, server, b": ka\n\n")
+        await writer.open([])
+        await asyncio.sleep(0.1)
+        writer.close()
+    assert client.bodies == [b": ka\n\n"]
