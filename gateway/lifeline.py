@@ -60,5 +60,5 @@ class Lifeline:
 
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
-            self._watcher.cancel()
+            pass
         self.cut(Cancelled("The client left."))

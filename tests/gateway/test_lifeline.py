@@ -18,8 +18,11 @@ class Client:
 
     def __init__(self) -> None:
         self.gone = asyncio.Event()
+        self.before: list[Message] = []
 
     async def receive(self) -> Message:
+        if self.before:
+            return self.before.pop()
         await self.gone.wait()
         return {"type": "http.disconnect"}
 
@@ -32,6 +35,13 @@ async def wait_for_ever(lifeline: Lifeline, then: Callable[[], object]) -> None:
 
 async def test_a_disconnect_ends_the_block() -> None:
     client = Client()
+    with pytest.raises(Cancelled):
+        await wait_for_ever(Lifeline(client.receive), client.gone.set)
+
+
+async def test_what_else_is_received_changes_nothing() -> None:
+    client = Client()
+    client.before = [{"type": "http.request", "body": b"", "more_body": False}] * 3
     with pytest.raises(Cancelled):
         await wait_for_ever(Lifeline(client.receive), client.gone.set)
 
