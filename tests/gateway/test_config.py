@@ -123,6 +123,7 @@ def test_without_a_file_one_small_model_is_served(
         ('server: {port: "${PORT:-x}"}', "2:server.port: must be a whole number, not 'x'."),
         ("server: {", "(syntax):"),
         ("\tserver: 1", "2:(syntax):"),
+        ("server: \x00", "1:(syntax):"),
     ],
 )
 def test_a_mistake_is_pointed_out(tmp_path: Path, text: str, message: str) -> None:
