@@ -58,8 +58,8 @@ def read(path: Path, environ: Mapping[str, str]) -> Document:
 
 def parse(text: str, name: str, environ: Mapping[str, str]) -> Document:
     """Like `read`, of a text. `name` is what messages call the file."""
-    loader = _Loader(text)
     try:
+        loader = _Loader(text)
         root = loader.get_single_node()
         builder = _Builder(loader, name, environ)
         data = {} if root is None else builder.build(root, ())
@@ -69,9 +69,8 @@ def parse(text: str, name: str, environ: Mapping[str, str]) -> Document:
         line = mark.line + 1 if mark else 1
         raise ConfigError(f"{name}:{line}:(syntax): {error.problem}.") from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"{name}:1:(syntax): {error}.") from error
-    finally:
-        loader.dispose()
+        reason = str(error).replace("\n", " ")
+        raise ConfigError(f"{name}:1:(syntax): {reason}.") from error
 
 
 def decode(document: Document, kind: type[T]) -> T:
