@@ -23,65 +23,10 @@ from engine.protocol.sampling import Sampling
 from engine.protocol.settings import EngineSettings
 from engine.request import Request
 from engine.runner.base import Batch
-from tests.fakes.clock import FakeClock
 from tests.fakes.executor import HashExecutor
+from tests.fakes.rig import LETTERS, Rig, request_of
 from tests.fakes.sink import FakeSink
 from tests.fakes.tokenizer import byte_tokenizer
-
-GREEDY = Sampling(temperature=0)
-LETTERS = list(range(ord("a"), ord("z") + 1))
-PLAIN = Sampling(temperature=0, allowed_token_ids=LETTERS)
-
-
-def request_of(
-    id: str, prompt: str | list[int] = "prompt", max_tokens: int | None = 8, **rest: object
-) -> Request:
-    ids = list(prompt.encode()) if isinstance(prompt, str) else prompt
-    fields: dict[str, object] = {"sampling": PLAIN, "arrival": 0.0} | rest
-    return Request(id=id, prompts=[np.array(ids, np.int32)], max_tokens=max_tokens, **fields)  # type: ignore[arg-type]
-
-
-class Rig:
-    """A core without a thread: tests take its turns one by one."""
-
-    def __init__(
-        self,
-        *,
-        num_blocks: int = 256,
-        end_every: int = 0,
-        on_run: Callable[[Batch], None] | None = None,
-        **told: int,
-    ) -> None:
-        self.executor = HashExecutor(end_every=end_every, on_run=on_run)
-        self.clock = FakeClock()
-        self.num_blocks = num_blocks
-        settings = EngineSettings(**({"max_model_len": 2048, "max_num_batched_tokens": 64} | told))  # type: ignore[arg-type]
-        self.core = Core(self.executor, byte_tokenizer(), settings, num_blocks, clock=self.clock)
-        self.sink = FakeSink()
-
-    def submit(self, request: Request) -> None:
-        self.core.submit(request, self.sink)
-
-    def run(self) -> None:
-        """Take turns until there is nothing to run."""
-        while self.core.turn():
-            pass
-
-    def alone(self, request: Request, choice: int = 0) -> str:
-        """The text of a choice that nothing happens to."""
-        prompt = request.prompts[choice // request.n].tolist()
-        tokens = self.executor.generate(
-            prompt,
-            request.max_tokens or 0,
-            request.sampling,
-            seed=request.sampling.seed or 0,
-            choice=choice,
-        )
-        return byte_tokenizer().decode(tokens)
-
-    def assert_drained(self) -> None:
-        now = self.core.statistics()
-        assert (now.running, now.waiting, now.paused, now.kv_usage_ratio) == (0, 0, 0, 0.0)
 
 
 @pytest.fixture

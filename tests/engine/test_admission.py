@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.admission import ExpectedLength, Limits
+from engine.protocol.errors import ContextLengthExceeded
+from engine.request import Request
+from engine.sequence import blocks_for
+
+
+def request_of(prompt: int, max_tokens: int | None, n: int = 1) -> Request:
+    return Request(id="r", prompts=[np.zeros(prompt, np.int32)], n=n, max_tokens=max_tokens)
+
+
+def test_a_request_that_fits_keeps_its_cap() -> None:
+    assert Limits(100, 64).max_tokens(request_of(60, 40)) == [40]
+
+
+def test_the_context_is_prompt_and_output_together_and_both_numbers_are_named() -> None:
+    with pytest.raises(ContextLengthExceeded) as raised:
+        Limits(100, 64).max_tokens(request_of(60, 41))
+    assert "100 tokens, but 101" in raised.value.message
+    assert "max_model_len" in raised.value.message
+    assert raised.value.code == "context_length_exceeded"
+
+
+def test_a_prompt_that_fills_the_context_leaves_no_room_to_answer() -> None:
+    with pytest.raises(ContextLengthExceeded):
+        Limits(100, 64).max_tokens(request_of(100, None))
+
+
+def test_b37_what_can_never_fit_the_pool_is_refused() -> None:
+    with pytest.raises(ContextLengthExceeded) as raised:
+        Limits(8192, 128).max_tokens(request_of(3000, 8))
+    assert "2048 tokens, but 3008" in raised.value.message
+    assert "kv_cache_mb" in raised.value.message
+
+
+def test_the_pool_holds_all_choices_but_the_prompt_only_once() -> None:
+    limits = Limits(4096, 10)
+    assert limits.max_tokens(request_of(65, 47, n=2)) == [47]
+    with pytest.raises(ContextLengthExceeded, match="2 x 64"):
+        limits.max_tokens(request_of(65, 64, n=2))
+
+
+def test_without_a_cap_context_and_pool_decide() -> None:
+    assert Limits(100, 64).max_tokens(request_of(60, None)) == [40]
+    assert Limits(4096, 10).max_tokens(request_of(65, None)) == [95]
+    assert Limits(4096, 10).max_tokens(request_of(65, None, n=2)) == [47]
+
+
+def test_each_prompt_has_its_own_cap() -> None:
+    request = Request(id="r", prompts=[np.zeros(size, np.int32) for size in (10, 60)])
+    assert Limits(100, 64).max_tokens(request) == [90, 40]
+
+
+@given(
+    prompt=st.integers(1, 300),
+    max_tokens=st.none() | st.integers(1, 300),
+    n=st.integers(1, 5),
+    max_model_len=st.integers(1, 400),
+    num_blocks=st.integers(1, 40),
+)
+def test_what_is_let_in_fits_even_alone(
+    prompt: int, max_tokens: int | None, n: int, max_model_len: int, num_blocks: int
+) -> None:
+    try:
+        [cap] = Limits(max_model_len, num_blocks).max_tokens(request_of(prompt, max_tokens, n))
+    except ContextLengthExceeded:
+        return
+    assert cap >= 1
+    assert cap == max_tokens or max_tokens is None
+    assert prompt + cap <= max_model_len
+    assert blocks_for(prompt + cap) <= num_blocks
+    assert prompt + n * cap <= num_blocks * 16
+
+
+def test_the_expected_length_follows_what_is_seen() -> None:
+    expected = ExpectedLength()
+    before = expected.tokens
+    for _ in range(200):
+        expected.observe(10)
+    assert before > expected.tokens >= 10
+    for _ in range(1000):
+        expected.observe(0)
+    assert expected.tokens == 1
