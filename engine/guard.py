@@ -11,7 +11,7 @@ from uuid import uuid4
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from engine.http import header, send_error, send_json
+from engine.http import Body, header, send_error, send_json
 from engine.protocol.errors import FewerError, InternalFault, NotFound, Unauthenticated
 
 _logger = logging.getLogger("fewer.engine")
@@ -60,15 +60,17 @@ class Guard:
             await self._app(scope, receive, send)
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = Body(scope, receive)
         response = _Response(scope, send)
         try:
             if scope["path"] not in _OPEN_PATHS:
                 self._check(header(scope, b"authorization"))
-            await self._app(scope, receive, response.send)
+            await self._app(scope, body.receive, response.send)
         except FewerError as error:
             response.status = response.status or error.status
             if not response.begun and error.status != 499:
-                await send_error(response.send, error)
+                closing = [] if await body.discard() else [(b"connection", b"close")]
+                await send_error(response.send, error, closing)
         except HTTPException as error:
             await self._not_there(response, error)
         except Exception:

@@ -8,16 +8,25 @@ from collections.abc import Iterable
 from typing import Any
 
 import orjson
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
-from engine.protocol.errors import Cancelled, DeadlineExceeded, FewerError, InvalidRequest, TooLarge
+from engine.protocol.errors import Cancelled, ClientError, FewerError, InvalidRequest, TooLarge
 from engine.protocol.frames import MAX_FRAME_BYTES
 
 MAX_BODY_BYTES = MAX_FRAME_BYTES
 BODY_TIMEOUT_S = 30.0
 """For a whole body: nobody on the way to a model is slower than that by accident."""
 
+_DISCARD_S = 2.0
+_DISCARD_BYTES = 4 * MAX_BODY_BYTES
+
 Headers = Iterable[tuple[bytes, bytes]]
+
+
+class BodyTooSlow(ClientError):
+    """The body was not complete in time."""
+
+    status, code = 408, "request_timeout"
 
 
 def header(scope: Scope, name: bytes) -> str | None:
@@ -39,7 +48,7 @@ async def read_json_body(scope: Scope, receive: Receive) -> bytes:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             return await _read(scope, receive)
     except TimeoutError:
-        raise DeadlineExceeded(f"The body did not arrive in {BODY_TIMEOUT_S:g} s.") from None
+        raise BodyTooSlow(f"The body did not arrive in {BODY_TIMEOUT_S:g} s.") from None
 
 
 async def _read(scope: Scope, receive: Receive) -> bytes:
@@ -59,6 +68,31 @@ async def _read(scope: Scope, receive: Receive) -> bytes:
         parts.append(part)
         if not message.get("more_body", False):
             return b"".join(parts)
+
+
+class Body:
+    """A request's `receive`, which knows whether the body has been read to its end."""
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self._receive = receive
+        self._ended = header(scope, b"expect") is not None  # not sent before we ask for it
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        self._ended = self._ended or not message.get("more_body", False)
+        return message
+
+    async def discard(self) -> bool:
+        """Read what is left, within limits: closing a connection with unread bytes resets it,
+        and the client would not see why. False when there was more than we care to read."""
+        size_bytes = 0
+        try:
+            async with asyncio.timeout(_DISCARD_S):
+                while not self._ended and size_bytes < _DISCARD_BYTES:
+                    size_bytes += len((await self.receive()).get("body", b""))
+        except TimeoutError:
+            pass
+        return self._ended
 
 
 def _too_large() -> TooLarge:
@@ -87,10 +121,7 @@ def retry_headers(error: FewerError) -> Headers:
 
 async def send_error(send: Send, error: FewerError, headers: Headers = ()) -> None:
     """The whole response for an error that came before any byte was sent."""
-    # An unread body may still be coming; the connection cannot be used for another request.
-    closing = [(b"connection", b"close")] if error.status in (401, 413) else []
-    every = [*retry_headers(error), *closing, *headers]
-    await send_json(send, error.to_wire(), error.status, every)
+    await send_json(send, error.to_wire(), error.status, [*retry_headers(error), *headers])
 
 
 async def cut(scope: Scope) -> None:

@@ -49,6 +49,8 @@ class HardenedHttpProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        # Uvicorn goes by the logger's handlers; whoever adds one would log keys in query strings.
+        self.access_log = self.access_log and self.config.access_log
         self._header_timer: asyncio.TimerHandle | None = None
         self._refused = False
         self._fault = ""
