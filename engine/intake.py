@@ -118,7 +118,7 @@ class Intake:
         if (frame.messages is None) == (frame.prompts is None):
             raise InvalidRequest("A request needs either messages or prompts.")
         if frame.messages is not None:
-            self._check_can_fit(sum(_chars_of(m.get("content")) for m in frame.messages))
+            self._check_can_fit(sum(_content_chars(message) for message in frame.messages))
             return [np.array(await self.render(frame.messages, frame.tools), np.int32)]
         prompts = frame.prompts or []
         if len(prompts) > MAX_PROMPTS:
@@ -166,6 +166,14 @@ class Intake:
 def _check_countable(chars: int) -> None:
     if chars > MAX_COUNT_CHARS:
         raise TooLarge(f"The text has {chars} characters; the limit is {MAX_COUNT_CHARS}.")
+
+
+def _content_chars(message: dict[str, Any]) -> int:
+    """Characters that the model will read of a message, whatever its template adds."""
+    content = message.get("content")
+    if isinstance(content, list):
+        return sum(_chars_of(part.get("text")) for part in content if isinstance(part, dict))
+    return _chars_of(content)
 
 
 def _chars_of(value: Any) -> int:
