@@ -18,7 +18,8 @@ def check_shape(name: str, tensor: Tensor, wanted: Wanted) -> None:
         size is not None and size != found for size, found in zip(wanted, shape, strict=True)
     ):
         sizes = ", ".join("any" if size is None else str(size) for size in wanted)
-        raise ValueError(f"{name} must have the shape ({sizes}), not {tuple(shape)}.")
+        found = ", ".join(map(str, shape))
+        raise ValueError(f"{name} must have the shape ({sizes}), not ({found}).")
 
 
 def check_same_kind(name: str, tensor: Tensor, other_name: str, other: Tensor) -> None:
