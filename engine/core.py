@@ -149,7 +149,7 @@ class Core:
         """
         if self._closed or self._stop_at_s is not None:
             raise _going_away()
-        self._gate.check(request, self._roster.num_choices - len(self._scheduler.running))
+        self._gate.check(request, self._num_paused())
 
     @property
     def alive(self) -> bool:
@@ -166,11 +166,10 @@ class Core:
     def statistics(self) -> Statistics:
         """One look at the engine."""
         scheduler = self._scheduler
-        running, waiting = len(scheduler.running), scheduler.num_waiting
         return self._recorder.snapshot(
-            running=running,
-            waiting=waiting,
-            paused=max(0, self._roster.num_choices - running - waiting),
+            running=len(scheduler.running),
+            waiting=scheduler.num_waiting,
+            paused=self._num_paused(),
             kv_usage_ratio=scheduler.pool.usage_ratio,
             kv_capacity_tokens=self._limits.pool_tokens,
             prefix_cache_queries_tokens=scheduler.prefix_query_tokens,
@@ -179,6 +178,10 @@ class Core:
             recomputed_tokens=scheduler.recomputed_tokens,
             seconds_since_step=self.seconds_since_step,
         )
+
+    def _num_paused(self) -> int:
+        scheduler = self._scheduler
+        return max(0, self._roster.num_choices - len(scheduler.running) - scheduler.num_waiting)
 
     def _post(self, command: Callable[[], None]) -> bool:
         """Hand a command to the core thread; False when that has ended, and nothing is left."""

@@ -17,7 +17,7 @@ _LONGEST_RETRY_S = 60.0
 class Gate:
     """Checks requests before they queue. Reads the scheduler, changes nothing, on any thread.
 
-    max_num_waiting: choices that may be unfinished without running
+    max_num_waiting: choices that may wait, and as many again that may be paused
     """
 
     def __init__(
@@ -36,17 +36,19 @@ class Gate:
         self._max_num_seqs, self._max_num_waiting = max_num_seqs, max_num_waiting
         self._clock = clock
 
-    def check(self, request: Request, waiting: int) -> None:
-        """waiting: choices that are unfinished and do not run, paused ones included.
+    def check(self, request: Request, paused: int) -> None:
+        """paused: choices that are paused now.
 
         Raises `InvalidRequest`, `ContextLengthExceeded`, `Overloaded` or `DeadlineExceeded`.
         """
         request.validate(self._vocab_size)
         self._limits.max_tokens(request)
-        if waiting >= self._max_num_waiting:
+        waiting = self._scheduler.num_waiting
+        # Apart, so that slow readers do not take the queue from the others, and still bounded.
+        if max(waiting, paused) >= self._max_num_waiting:
             raise Overloaded(
-                f"{waiting} choices wait already; the server's limit is max_num_waiting = "
-                f"{self._max_num_waiting}. Retry later.",
+                f"{waiting} choices wait already and {paused} are paused; the server's limit is "
+                f"max_num_waiting = {self._max_num_waiting}. Retry later.",
                 retry_after_s=_retry_after_s(self.wait_s() / max(1, waiting)),
             )
         if request.deadline is not None:

@@ -48,7 +48,7 @@ class Sequence:
 
     order:          age, unique: (arrival number of the request, choice)
     max_tokens:     output tokens after which it ends
-    expected_tokens: output tokens to reserve for, at most max_tokens
+    expected_tokens: output tokens to reserve for, 1 to max_tokens
     end_ids:        token ids that end it (model's and request's)
     seed:           64-bit key of its noise
     num_computed:   tokens whose K and V are in the pool
@@ -98,7 +98,7 @@ class Sequence:
         self.choice = choice
         self.order = (arrival_number, choice)
         self.max_tokens = max_tokens
-        self.expected_tokens = min(max_tokens, expected_tokens)
+        self.expected_tokens = min(max_tokens, max(1, expected_tokens))
         self.seed = mix_seed(seed, choice)
         self.end_ids = end_ids
         self.prompt_tokens = self.num_tokens = len(prompt)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.admission import ExpectedLength, Limits
@@ -57,6 +57,7 @@ def test_each_prompt_has_its_own_cap() -> None:
     assert Limits(100, 64).max_tokens(request) == [90, 40]
 
 
+@settings(deadline=None)
 @given(
     prompt=st.integers(1, 300),
     max_tokens=st.none() | st.integers(1, 300),

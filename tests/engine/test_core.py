@@ -280,7 +280,19 @@ def test_the_queue_is_bounded_and_says_when_to_come_back() -> None:
     rig.assert_drained()
 
 
-def test_a_paused_request_still_counts_as_waiting() -> None:
+def test_slow_readers_do_not_take_the_queue_from_others() -> None:
+    rig = Rig(max_num_seqs=1, max_num_waiting=2)
+    for id in ("paused", "runs", "waits"):
+        rig.submit(request_of(id, id))
+        rig.core.turn()
+        if id == "paused":
+            rig.core.pause(rig.sink, id)
+    rig.submit(request_of("waits too"))
+    rig.core.turn()
+    assert not rig.sink.failures("waits too")
+
+
+def test_paused_requests_are_bounded() -> None:
     rig = Rig(max_num_waiting=1)
     rig.submit(request_of("paused"))
     rig.core.pause(rig.sink, "paused")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.output import Output, end_ids_of
@@ -179,6 +179,7 @@ def test_r29_logprobs_are_always_numbers_in_json(logprob: float) -> None:
     assert b"-9999.0" in msgspec.json.encode(event)
 
 
+@settings(deadline=None)
 @given(
     text=st.text(alphabet="ab\n終", max_size=30),
     stops=st.lists(st.text(alphabet="ab\n終", min_size=1, max_size=4), max_size=3),

@@ -137,6 +137,7 @@ def test_prefill_may_stretch_decodes_that_are_slow_by_themselves() -> None:
     finish(bench, stream, prompt)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 600), max_size=8), st.integers(0, 512))
 def test_sharing_out_spends_the_budget_and_forgets_nobody_old(
     wanted: list[int], budget: int
