@@ -33,9 +33,11 @@ async def test_200_streams_cut_at_random_moments_leave_nothing(stack: Stack) -> 
     )
     moments = [wander.uniform(0.0, SPAN_S) for _ in range(STREAMS)]
     async with asyncio.timeout(60):
-        await asyncio.gather(
+        leaving = asyncio.gather(
             *(leave_early(stack, number, cut_s, wander) for number, cut_s in enumerate(moments))
         )
+        await asyncio.to_thread(wait_for, lambda: sum(stack.load()[:2]) > 30, "a crowd")
+        await leaving
         # A neighbour sees nothing of it but the time.
         assert await beside == expected
     await asyncio.to_thread(stack.wait_idle)
