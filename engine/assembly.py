@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.core import Core
+from engine.fit import fit_line
 from engine.intake import Template, TextTokenizer
 from engine.protocol.errors import ConfigError
 from engine.protocol.settings import EngineSettings
@@ -59,6 +60,7 @@ def open_engine(model: Path, settings: EngineSettings, *, name: str) -> Engine:
     shape = executor.shape
     num_blocks = pool_blocks(settings, shape)
     max_model_len = min(settings.max_model_len, shape.context_length)
+    _logger.info("%s", fit_line(shape, settings, name=name))
     for line in remarks(settings, shape, num_blocks):
         _logger.warning("%s", line)
     return Engine(

@@ -25,7 +25,7 @@ from engine.request import MAX_PROMPTS, Request
 from engine.runner.base import Int32
 
 MAX_COUNT_CHARS = 2_000_000
-"""Longest text that is counted; tokenising it takes well under a second."""
+"""Longest text that is counted, which takes a second or two of a thread."""
 
 _THREADS = 2
 _MAX_WAITING = 256

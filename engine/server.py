@@ -163,6 +163,7 @@ def run(
     with _listen(host, port) as listener:
         app = build_app(engine, token)
         config = server_config(app)
+        _logger.info("Serving %s at http://%s:%d.", engine.name, *listener.getsockname()[:2])
         _Server(config, app, on_ready, drain_s).run(sockets=[listener])
 
 
