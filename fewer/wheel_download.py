@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from engine.protocol.errors import SetupError
@@ -91,11 +91,12 @@ def _running(process: subprocess.Popen[bytes]) -> bool:
 
 def _size_bytes(folder: Path) -> int:
     total = 0
-    for path in folder.rglob("*.whl"):
-        try:
-            total += path.stat().st_size
-        except FileNotFoundError:  # pip moved it between the two calls
-            continue
+    # pip moves files and removes folders meanwhile; unlike `rglob`, `walk` bears that.
+    for root, _, names in os.walk(folder):
+        for name in names:
+            if name.endswith(".whl"):
+                with suppress(FileNotFoundError):
+                    total += os.stat(os.path.join(root, name)).st_size
     return total
 
 

@@ -76,7 +76,7 @@ class Service:
 def serving(
     config: Path, *words: str, environ: Mapping[str, str] | None = None
 ) -> Iterator[Service]:
-    """`fewer serve --config config …`; killed at the end, unless it has ended."""
+    """`fewer serve --config config …`, which is asked to stop at the end."""
     command = [sys.executable, "-m", "fewer", "serve", "--config", str(config), *words]
     with subprocess.Popen(
         command,
@@ -87,6 +87,10 @@ def serving(
         stderr=subprocess.STDOUT,
     ) as process:
         service = Service(process)
-        yield service
-        process.kill()
-        service.end()
+        try:
+            yield service
+            process.terminate()
+            service.end()
+        finally:
+            process.kill()
+            service.end()
