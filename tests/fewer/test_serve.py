@@ -82,6 +82,13 @@ def test_ctrl_c_ends_it_as_well(service: Service) -> None:
     assert service.end() == 0
 
 
+def test_it_can_be_told_to_stop_while_it_starts(service: Service) -> None:
+    service.until("starting the gateway")
+    service.process.send_signal(signal.SIGTERM)
+    assert service.end() == 0
+    assert service.printed.endswith("fewer   | stopped\n")
+
+
 def test_a_second_ctrl_c_does_not_wait_for_running_answers(config: Path) -> None:
     slow = {"steps": [{"text": "Tok"}, {"text": "yo", "delay_s": 60}]}
     config.with_name("script.json").write_text(json.dumps(slow))
