@@ -5,21 +5,24 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from engine.protocol.errors import FewerError, from_code
-from engine.protocol.frames import Event, Failed, StreamEvent, TokenLogprob, ToolDelta, Usage
+from engine.protocol.frames import Event, Failed, Kind, StreamEvent, TokenLogprob, ToolDelta, Usage
 from engine.protocol.shapes import chat_logprobs, completion_logprobs, tool_delta, usage_object
 
 
 class _Choice:
-    __slots__ = ("finish", "logprobs", "reasoning", "seed", "stop", "text", "tools")
+    __slots__ = ("finish", "logprobs", "refusal_logprobs", "seed", "stop", "texts", "tools")
 
     def __init__(self) -> None:
-        self.text: list[str] = []
-        self.reasoning: list[str] = []
+        self.texts: dict[Kind, list[str]] = {}
         self.logprobs: list[TokenLogprob] = []
+        self.refusal_logprobs: list[TokenLogprob] = []
         self.tools: dict[int, ToolDelta] = {}
         self.finish: str | None = None
         self.stop: str | int | None = None
         self.seed: int | None = None
+
+    def text(self, kind: Kind) -> str:
+        return "".join(self.texts.get(kind, ()))
 
 
 class Collected:
@@ -50,9 +53,10 @@ class Collected:
     def _add_event(self, event: Event) -> None:
         choice = self._choices.setdefault(event.choice, _Choice())
         if event.text:
-            (choice.reasoning if event.kind == "reasoning" else choice.text).append(event.text)
+            choice.texts.setdefault(event.kind, []).append(event.text)
         if event.logprobs:
-            choice.logprobs += event.logprobs
+            refused = event.kind == "refusal"
+            (choice.refusal_logprobs if refused else choice.logprobs).extend(event.logprobs)
         if event.tool is not None:
             choice.tools[event.tool.index] = _joined(choice.tools.get(event.tool.index), event.tool)
         if event.seed is not None:
@@ -78,14 +82,14 @@ class Collected:
         }
 
     def _chat_choice(self, index: int, choice: _Choice) -> dict[str, Any]:
-        text = "".join(choice.text)
+        text, refusal = choice.text("text"), choice.text("refusal")
         message: dict[str, Any] = {
             "role": "assistant",
-            "content": text if text or not choice.tools else None,
-            "refusal": None,
+            "content": text if text or not (choice.tools or refusal) else None,
+            "refusal": refusal or None,
         }
-        if choice.reasoning:
-            message["reasoning_content"] = "".join(choice.reasoning)
+        if reasoning := choice.text("reasoning"):
+            message["reasoning_content"] = reasoning
         if choice.tools:
             message["tool_calls"] = [
                 {key: value for key, value in tool_delta(tool).items() if key != "index"}
@@ -94,14 +98,14 @@ class Collected:
         return {
             "index": index,
             "message": message,
-            "logprobs": chat_logprobs(choice.logprobs) if choice.logprobs else None,
+            "logprobs": chat_logprobs(choice.logprobs, choice.refusal_logprobs),
             "finish_reason": choice.finish,
         }
 
     def _text_choice(self, index: int, choice: _Choice) -> dict[str, Any]:
         return {
             "index": index,
-            "text": "".join(choice.text),
+            "text": choice.text("text"),
             "logprobs": completion_logprobs(choice.logprobs, 0) if choice.logprobs else None,
             "finish_reason": choice.finish,
         }

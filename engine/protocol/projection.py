@@ -11,6 +11,7 @@ sent: logprobs of tokens whose text is held back wait for the text.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import orjson
@@ -32,7 +33,15 @@ def error_chunks(error: FewerError) -> list[bytes]:
 class _Choice:
     """What is known of one choice while it streams. `head` opens each of its text chunks."""
 
-    __slots__ = ("finished", "head", "logprobs", "offset_chars", "seed", "started")
+    __slots__ = (
+        "finished",
+        "head",
+        "logprobs",
+        "offset_chars",
+        "refusal_logprobs",
+        "seed",
+        "started",
+    )
 
     def __init__(self, head: bytes) -> None:
         self.head = head
@@ -40,10 +49,11 @@ class _Choice:
         self.finished = False
         self.seed: int | None = None
         self.logprobs: list[TokenLogprob] = []
+        self.refusal_logprobs: list[TokenLogprob] = []
         self.offset_chars = 0
 
 
-class Projection:
+class Projection(ABC):
     """What both surfaces share. `ended` turns true with the terminal event."""
 
     object_name: str
@@ -82,7 +92,8 @@ class Projection:
         if event.seed is not None:
             choice.seed = event.seed
         if event.logprobs:
-            choice.logprobs += event.logprobs
+            refused = event.kind == "refusal"
+            (choice.refusal_logprobs if refused else choice.logprobs).extend(event.logprobs)
         out: list[bytes] = []
         if not choice.finished:
             if event.text or event.tool is not None:
@@ -103,18 +114,24 @@ class Projection:
     def _chunk(self, choice: dict[str, Any]) -> bytes:
         return self._open + one_line_json(choice) + self._close
 
-    def _start(self, index: int, choice: _Choice, out: list[bytes]) -> None:
-        """Append what comes before a choice's first delta."""
+    def _start(self, index: int, choice: _Choice, out: list[bytes]) -> None:  # noqa: B027
+        """Append what comes before a choice's first delta: nothing, where there is no role."""
 
+    @abstractmethod
     def _head(self, index: int) -> bytes:
         """JSON of a choice that holds nothing but text, up to where the text goes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _delta(self, event: Event, choice: _Choice) -> bytes:
-        raise NotImplementedError
+        """The chunk of an event's text or tool call."""
 
+    @abstractmethod
     def _finish(self, event: Event, choice: _Choice) -> dict[str, Any]:
-        raise NotImplementedError
+        """The choice object that ends a choice."""
+
+
+_CHAT_FIELDS = {"reasoning": "reasoning_content", "refusal": "refusal"}
+"""Where a chat delta has text that is not content."""
 
 
 class ChatProjection(Projection):
@@ -146,8 +163,7 @@ class ChatProjection(Projection):
         if event.tool is not None:
             delta: dict[str, Any] = {"tool_calls": [tool_delta(event.tool)]}
         else:
-            name = "reasoning_content" if event.kind == "reasoning" else "content"
-            delta = {name: event.text}
+            delta = {_CHAT_FIELDS.get(event.kind, "content"): event.text}
         return self._chunk(
             {
                 "index": event.choice,
@@ -203,8 +219,9 @@ class CompletionProjection(Projection):
 
 
 def _take_chat_logprobs(choice: _Choice) -> dict[str, Any] | None:
-    tokens, choice.logprobs = choice.logprobs, []
-    return chat_logprobs(tokens) if tokens else None
+    content, choice.logprobs = choice.logprobs, []
+    refusal, choice.refusal_logprobs = choice.refusal_logprobs, []
+    return chat_logprobs(content, refusal)
 
 
 def _take_completion_logprobs(choice: _Choice) -> dict[str, Any] | None:

@@ -20,8 +20,16 @@ def usage_object(usage: Usage) -> dict[str, Any]:
     }
 
 
-def chat_logprobs(tokens: list[TokenLogprob]) -> dict[str, Any]:
-    return {"content": [_chat_token(token) for token in tokens], "refusal": None}
+def chat_logprobs(
+    content: list[TokenLogprob], refusal: list[TokenLogprob]
+) -> dict[str, Any] | None:
+    """A refusal's tokens stand apart from the content's; None where there are neither."""
+    if not content and not refusal:
+        return None
+    return {
+        "content": [_chat_token(token) for token in content] or None,
+        "refusal": [_chat_token(token) for token in refusal] or None,
+    }
 
 
 def _chat_token(token: TokenLogprob) -> dict[str, Any]:

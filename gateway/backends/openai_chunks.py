@@ -138,20 +138,19 @@ class ChunkReader:
 
     def _content(self, choice: Choice) -> list[StreamEvent]:
         id, number = self._id, choice.index
-        logprobs = logprobs_of(choice.logprobs)
-        tokens = len(logprobs) if logprobs else 1
+        logprobs, refusal_logprobs = logprobs_of(choice.logprobs)
         events: list[StreamEvent] = []
         delta = choice.delta or Delta(content=choice.text)
-        reasoning = delta.reasoning_content or delta.reasoning
-        if reasoning:
+        if reasoning := delta.reasoning_content or delta.reasoning:
             events.append(Event(id, number, "reasoning", reasoning, 1))
-        if delta.content:
-            events.append(Event(id, number, "text", delta.content, tokens, logprobs))
-        elif delta.refusal:
-            events.append(Event(id, number, "refusal", delta.refusal, tokens, logprobs))
-        elif logprobs:
-            # A token whose text is held back, or empty, still has its logprobs.
-            events.append(Event(id, number, "text", "", tokens, logprobs))
+        # A token whose text is held back, or empty, still has its logprobs.
+        if delta.content or logprobs:
+            tokens = len(logprobs) if logprobs else 1
+            events.append(Event(id, number, "text", delta.content or "", tokens, logprobs))
+        if delta.refusal or refusal_logprobs:
+            tokens = len(refusal_logprobs) if refusal_logprobs else 1
+            text = delta.refusal or ""
+            events.append(Event(id, number, "refusal", text, tokens, refusal_logprobs))
         for position, call in enumerate(delta.tool_calls or ()):
             events.append(Event(id, number, "tool", "", 1, tool=self._tool(number, position, call)))
         self._counted_tokens += sum(event.tokens for event in events if isinstance(event, Event))

@@ -97,13 +97,18 @@ def usage_of(usage: UpstreamUsage) -> Usage:
     )
 
 
-def logprobs_of(logprobs: Logprobs | None) -> list[TokenLogprob] | None:
-    """The tokens of either shape; None when there are none."""
+def logprobs_of(
+    logprobs: Logprobs | None,
+) -> tuple[list[TokenLogprob] | None, list[TokenLogprob] | None]:
+    """The tokens of content, in either shape, and those of a refusal; None where there are none."""
     if logprobs is None:
-        return None
+        return None, None
     if logprobs.tokens:
-        return _completion_logprobs(logprobs)
-    tokens = logprobs.content or logprobs.refusal
+        return _completion_logprobs(logprobs), None
+    return _chat_logprobs(logprobs.content), _chat_logprobs(logprobs.refusal)
+
+
+def _chat_logprobs(tokens: list[Alternative] | None) -> list[TokenLogprob] | None:
     return [_logprob(token) for token in tokens] if tokens else None
 
 
