@@ -37,6 +37,9 @@ from gateway.tenants import Tenants
 LIVE = "/health/live"
 """The one path, beside the pages' static files, that never needs a key."""
 
+READY = "/health/ready"
+"""Without a key it says yes or no, and nothing more."""
+
 TOLD_HEADERS = ("x-request-id", "x-fewer-route", "x-fewer-model", "x-fewer-decisions")
 
 
@@ -103,7 +106,7 @@ def _table(
         Route("/v1/models", Methods(GET=models.all)),
         Route("/v1/models/{name:path}", Methods(GET=models.one)),
         Route(LIVE, Methods(GET=health.live)),
-        Route("/health/ready", Methods(GET=health.ready)),
+        Route(READY, Methods(GET=health.ready)),
         Route("/metrics", Methods(GET=MetricsFace(metrics))),
         *(Route(page.path, Methods(GET=page.endpoint)) for page in pages.routes()),
     ]
@@ -126,7 +129,7 @@ def _guarded(
     app: ASGIApp, config: Config, tenants: Tenants, metrics: Metrics, public: list[str]
 ) -> ASGIApp:
     """Middleware, from the inside out."""
-    app = GuardMiddleware(app, tenants, config.server, public)
+    app = GuardMiddleware(app, tenants, config.server, public, terse=[READY])
     app = ErrorMiddleware(app)
     if config.server.allowed_origins:
         app = CORSMiddleware(

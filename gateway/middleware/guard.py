@@ -1,7 +1,7 @@
 """Nothing gets past without a key, or, where no key was ever made, from beyond this machine.
 
 With keys, every path and every WebSocket needs one; only liveness and the static files of the
-pages do not. Without keys the gateway is open to this machine: it must be bound to loopback,
+pages do not, and readiness answers without one by yes or no alone. Without keys the gateway is open to this machine: it must be bound to loopback,
 and a browser that was talked into calling it is told apart by `Host` (DNS rebinding) and by
 `Origin` (pages of other sites). That POST bodies must be JSON is the third lock.
 """
@@ -24,25 +24,42 @@ class GuardMiddleware:
     """Puts the tenant into the visit.
 
     public: paths, as they stand in the request line, that GET and HEAD may have without a key
+    terse:  such paths that say less to who has no key: the visit then has no tenant
     """
 
     def __init__(
-        self, app: ASGIApp, tenants: Tenants, server: ServerConfig, public: Iterable[str]
+        self,
+        app: ASGIApp,
+        tenants: Tenants,
+        server: ServerConfig,
+        public: Iterable[str],
+        terse: Iterable[str] = (),
     ) -> None:
         self._app = app
         self._tenants = tenants
         self._server = server
         self._public = frozenset(path.encode("ascii") for path in public)
+        self._terse = frozenset(path.encode("ascii") for path in terse)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket"):
             visit_of(scope).tenant = self._tenant(scope)
         await self._app(scope, receive, send)
 
-    def _tenant(self, scope: Scope) -> Tenant:
+    def _tenant(self, scope: Scope) -> Tenant | None:
+        path = b""
         if scope["type"] == "http" and scope["method"] in ("GET", "HEAD"):
-            if scope.get("raw_path", b"") in self._public:
-                return OPEN
+            path = scope.get("raw_path", b"")
+        if path in self._public:
+            return OPEN
+        try:
+            return self._authenticate(scope)
+        except (Unauthenticated, Forbidden):
+            if path in self._terse:
+                return None
+            raise
+
+    def _authenticate(self, scope: Scope) -> Tenant:
         if self._tenants.is_open:
             self._check_is_local(scope)
             return OPEN

@@ -27,7 +27,6 @@ GUARDED = [
     ("POST", "/v1/embeddings"),
     ("GET", "/v1/models"),
     ("GET", "/v1/models/chat"),
-    ("GET", "/health/ready"),
     ("GET", "/metrics"),
     ("GET", "/nothing"),
     ("POST", "/"),
@@ -95,6 +94,29 @@ async def test_the_allow_list_is_liveness_and_static_files(closed: tuple[Gateway
         assert await status_of(gateway, "POST", path, {}) == 401, path
     for form in ("{}/", "/{}", "UPPER", "PERCENT"):
         assert await status_of(gateway, "GET", variant("/health/live", form, ""), {}) == 401
+
+
+async def test_readiness_needs_no_key_and_then_names_nothing(closed: tuple[Gateway, str]) -> None:
+    """Orchestrators cannot send one."""
+    gateway, key = closed
+    for headers in ({}, {"Authorization": f"Bearer {key[:-4]}AAAA"}, {"x-api-key": ""}):
+        response = await gateway.client.get("/health/ready", headers=headers)
+        assert (response.status_code, response.json()) == (200, {"status": "ready"})
+    gateway.scripted.is_ready = False
+    response = await gateway.client.get("/health/ready")
+    assert (response.status_code, response.json()) == (503, {"status": "not ready"})
+    for form in ("{}/", "/{}", "UPPER", "PERCENT", "/x/..{}"):
+        assert await status_of(gateway, "GET", variant("/health/ready", form, ""), {}) == 401
+    assert await status_of(gateway, "POST", "/health/ready", {}) == 401
+
+
+async def test_readiness_names_what_a_key_may_use(serve: Serve, store: KeyStore) -> None:
+    key, other = store.create("acme").text, store.create("acme", routes=["none"]).text
+    gateway = await serve(tenants=Tenants(store))
+    response = await gateway.client.get("/health/ready", headers={"x-api-key": key})
+    assert response.json() == {"status": "ready", "routes": {"chat": True}, "models": {"one": True}}
+    response = await gateway.client.get("/health/ready", headers={"x-api-key": other})
+    assert response.json() == {"status": "ready", "routes": {}, "models": {}}
 
 
 async def test_a_good_key_gets_in_by_either_header(closed: tuple[Gateway, str]) -> None:
@@ -183,6 +205,7 @@ async def test_a_store_that_cannot_be_asked_lets_nobody_in(serve: Serve, tmp_pat
     response = await gateway.chat()
     assert response.status_code == 503
     assert response.headers["retry-after"]
+    assert (await gateway.client.get("/health/ready")).status_code == 503
 
 
 # without keys
