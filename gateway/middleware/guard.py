@@ -1,9 +1,10 @@
 """Nothing gets past without a key, or, where no key was ever made, from beyond this machine.
 
 With keys, every path and every WebSocket needs one; only liveness and the static files of the
-pages do not, and readiness answers without one by yes or no alone. Without keys the gateway is open to this machine: it must be bound to loopback,
-and a browser that was talked into calling it is told apart by `Host` (DNS rebinding) and by
-`Origin` (pages of other sites). That POST bodies must be JSON is the third lock.
+pages do not, and readiness answers without one by yes or no alone. Without keys the gateway is
+open to this machine: it must be bound to loopback, and a browser that was talked into calling it
+is told apart by `Host` (DNS rebinding) and by `Origin` (pages of other sites). That POST bodies
+must be JSON is the third lock.
 """
 
 from __future__ import annotations
