@@ -20,16 +20,16 @@ class Leaders:
         self.num_parked = 0
 
     def follow(self, sequence: Sequence, first: int, end: int) -> bytes | None:
-        """The key of the last block, of blocks first to end, that one leader is computing.
+        """The key of the last block in a row, of blocks first to end, that others compute now.
 
         None when block `first` is nobody's: then the sequence has nothing to wait for.
         """
-        leader, last = None, None
+        last = None
         for index in range(first, end):
-            other = self._leads.get(sequence.key(index))
-            if other is None or (leader is not None and other is not leader):
+            key = sequence.key(index)
+            if key not in self._leads:
                 break
-            leader, last = other, sequence.key(index)
+            last = key
         return last
 
     def lead(self, sequence: Sequence) -> None:

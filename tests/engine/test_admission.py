@@ -5,14 +5,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.admission import ExpectedLength, Limits
+from engine.admission import ExpectedLength, Limits, Reservations
+from engine.kv import KVPool
 from engine.protocol.errors import ContextLengthExceeded
 from engine.request import Request
-from engine.sequence import blocks_for
+from engine.sequence import Sequence, blocks_for
 
 
 def request_of(prompt: int, max_tokens: int | None, n: int = 1) -> Request:
     return Request(id="r", prompts=[np.zeros(prompt, np.int32)], n=n, max_tokens=max_tokens)
+
+
+def sequence_of(prompt: int, max_tokens: int) -> Sequence:
+    return Sequence(
+        request_of(prompt, max_tokens),
+        0,
+        arrival_number=1,
+        max_tokens=max_tokens,
+        expected_tokens=max_tokens,
+        seed=0,
+        end_ids=frozenset(),
+        root=b"",
+    )
 
 
 def test_a_request_that_fits_keeps_its_cap() -> None:
@@ -77,6 +91,29 @@ def test_what_is_let_in_fits_even_alone(
     assert prompt + cap <= max_model_len
     assert blocks_for(prompt + cap) <= num_blocks
     assert prompt + n * cap <= num_blocks * 16
+
+
+def test_a_cached_block_costs_nothing_only_while_somebody_else_holds_it() -> None:
+    pool = KVPool(10)
+    held, idle = pool.allocate(), pool.allocate()
+    pool.publish(idle, b"key", b"tokens")
+    pool.release([idle])
+    sequence = sequence_of(prompt=100, max_tokens=28)  # 8 blocks, and one stays free
+    assert Reservations(pool).fits(sequence, [idle], [])
+    taken = pool.allocate()
+    assert Reservations(pool).fits(sequence, [held], [])
+    assert not Reservations(pool).fits(sequence, [idle], [])
+    pool.release([taken])
+    assert Reservations(pool).fits(sequence, [idle], [])
+
+
+def test_what_others_are_expected_to_need_is_kept_for_them() -> None:
+    pool = KVPool(20)
+    sequence, other = sequence_of(100, 28), sequence_of(100, 60)
+    assert Reservations(pool).fits(sequence, [], [other])
+    pool.allocate()
+    pool.allocate()
+    assert not Reservations(pool).fits(sequence, [], [other])
 
 
 def test_the_expected_length_follows_what_is_seen() -> None:
