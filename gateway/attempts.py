@@ -18,6 +18,7 @@ from engine.protocol.frames import Accepted, Event, Failed, StreamEvent
 from gateway.backends.base import Backend, Call, Stream
 from gateway.config import ModelConfig
 from gateway.errors import of_failed, with_tried
+from policies.request import Request
 
 
 class Attempts(Stream):
@@ -27,6 +28,7 @@ class Attempts(Stream):
     and never once a delta was passed on. When all have failed, the error is the first one's,
     with the list of those tried: what a later one says would hide the cause (B23).
 
+    fit:      the request as one of the models is to get it
     on_model: told the name of each model that is tried
     """
 
@@ -36,12 +38,14 @@ class Attempts(Stream):
         names: Sequence[str],
         backends: dict[str, Backend],
         models: dict[str, ModelConfig],
+        fit: Callable[[Request, str], Request],
         on_model: Callable[[str], None],
     ) -> None:
         self._call = call
         self._names = list(names)
         self._backends = backends
         self._models = models
+        self._fit = fit
         self._on_model = on_model
         self._tried: list[str] = []
         self._error: FewerError | None = None
@@ -80,7 +84,8 @@ class Attempts(Stream):
         model = self._models[name]
         deadline_s = min(now_s + model.timeout_s, self._call.deadline_s or float("inf"))
         self._first_token_due_s = min(now_s + model.first_token_timeout_s, deadline_s)
-        call = replace(self._call, deadline_s=deadline_s)
+        request = self._fit(self._call.request, name)
+        call = replace(self._call, request=request, deadline_s=deadline_s)
         if len(self._tried) > 1:
             call = replace(call, id=f"{call.id}-{len(self._tried)}")
         try:

@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec.structs import replace
 
+from engine.protocol.errors import InvalidRequest
+from engine.protocol.sampling import Sampling
 from gateway.config_file import Document, decode, read, suggestion
 from gateway.config_sections import (
     BudgetConfig,
@@ -21,6 +23,7 @@ from gateway.config_sections import (
     ModelConfig,
     Price,
     RouteConfig,
+    SamplingConfig,
     Secret,
     ServerConfig,
     default_store,
@@ -32,6 +35,7 @@ __all__ = [
     "ModelConfig",
     "Price",
     "RouteConfig",
+    "SamplingConfig",
     "Secret",
     "ServerConfig",
     "default_config",
@@ -39,6 +43,10 @@ __all__ = [
 ]
 
 DEFAULT_MODEL = "smollm2-135m"
+DEFAULT_SAMPLING = SamplingConfig(temperature=0.2, top_p=0.9)
+"""What the makers of the default model recommend:
+https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}")
 _SOURCES = ("gguf", "engine", "openai", "scripted")
 _SCHEMES = {"engine": ("ws", "wss"), "openai": ("http", "https")}
@@ -48,7 +56,7 @@ def default_config(environ: Mapping[str, str]) -> Config:
     """What is served when there is no `fewer.yaml`: one small model, one route."""
     return Config(
         store=default_store(environ),
-        models={DEFAULT_MODEL: ModelConfig(gguf=DEFAULT_MODEL)},
+        models={DEFAULT_MODEL: ModelConfig(gguf=DEFAULT_MODEL, sampling=DEFAULT_SAMPLING)},
         routes={"chat": RouteConfig(DEFAULT_MODEL, BudgetConfig(max_tokens=512))},
         default_route="chat",
     )
@@ -81,6 +89,7 @@ def resolve(document: Document, folder: Path, environ: Mapping[str, str]) -> Con
     }
     for name, route in config.routes.items():
         _known(document, ("routes", name, "model"), route.model, models)
+        _check_sampling(document, ("routes", name), route.sampling)
     _check_aliases(document, config)
     return replace(config, models=models, default_route=_default_route(document, config))
 
@@ -117,6 +126,7 @@ def _model(
         _known(document, (*key, "fallback"), other, config.models)
         if other == name:
             document.fail((*key, "fallback"), "a model cannot be its own fallback.")
+    _check_sampling(document, key, model.sampling)
     return replace(
         model,
         gguf=_gguf(model.gguf, folder),
@@ -174,6 +184,19 @@ def _check_engine(document: Document, config: Config) -> None:
         least = 0 if field == "threads" else 1
         if isinstance(value, int) and value < least:
             document.fail(("engine", field), f"must be at least {least}, not {value}.")
+
+
+def _check_sampling(
+    document: Document, key: tuple[str, ...], sampling: SamplingConfig | None
+) -> None:
+    """Held to the same ranges as what clients send."""
+    if sampling is None:
+        return
+    try:
+        Sampling(**sampling.given()).validate()  # type: ignore[arg-type]
+    except InvalidRequest as error:
+        name = error.param or ""
+        document.fail((*key, "sampling", name), error.message.removeprefix(f"{name} "))
 
 
 def _check_aliases(document: Document, config: Config) -> None:

@@ -99,6 +99,23 @@ class Price(_Section, frozen=True):
     machine_hour: Dollars | None = None
 
 
+class SamplingConfig(_Section, frozen=True):
+    """How tokens are chosen where the client does not say; see `engine.protocol.sampling`.
+
+    Ranges are those of `Sampling.validate`.
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+
+    def given(self) -> dict[str, float | int]:
+        """What is set, by the names that requests have for it."""
+        return {n: v for n, v in msgspec.structs.asdict(self).items() if v is not None}
+
+
 class ModelConfig(_Section, frozen=True):
     """One source of tokens: exactly one of `gguf`, `engine`, `openai` and `scripted`.
 
@@ -117,6 +134,7 @@ class ModelConfig(_Section, frozen=True):
     first_token_timeout_s:  and its first token must be here after this long
     max_concurrency:        requests at once; more wait for a slot
     images:     openai: `accepted` passes image parts on, `refused` answers 400
+    sampling:   what the model's makers recommend, for requests that do not say
     """
 
     gguf: str | None = None
@@ -133,6 +151,7 @@ class ModelConfig(_Section, frozen=True):
     first_token_timeout_s: Seconds = 120.0
     max_concurrency: Count = 256
     images: Literal["accepted", "refused"] = "accepted"
+    sampling: SamplingConfig | None = None
 
 
 class BudgetConfig(_Section, frozen=True):
@@ -152,11 +171,13 @@ class RouteConfig(_Section, frozen=True):
     model:         which of `models` answers
     budget:        the output budget; without it only the model's own limits hold
     max_model_len: the window this route needs: its gguf model is served with at least this
+    sampling:      goes before what its models recommend
     """
 
     model: str
     budget: BudgetConfig | None = None
     max_model_len: Count | None = None
+    sampling: SamplingConfig | None = None
 
 
 class Config(_Section, frozen=True):

@@ -1,6 +1,6 @@
 """The way of a request from its canonical form to an answer. Faces come before and after.
 
-    match route -> policies -> candidates -> backend -> event transformers -> settle
+    match route -> defaults -> policies -> candidates -> backend -> event transformers -> settle
 
 Each stage is one function. What is known along the way goes into the request's `Visit`.
 """
@@ -17,6 +17,7 @@ from gateway.candidates import fitting
 from gateway.config import Config, RouteConfig
 from gateway.policy_answer import AnsweredStream
 from gateway.routes import Route, Routes
+from gateway.sampling import SamplingDefaults
 from gateway.telemetry.metrics import Metrics
 from gateway.visit import Visit
 from policies.base import Policy
@@ -60,10 +61,11 @@ class Pipeline:
         """
         tenant = visit.known_tenant
         context = Context(route.name, tenant.name)
-        request, verdicts = self._decide(request, context)
+        defaults = SamplingDefaults(self._config, route, request)
+        request, verdicts = self._decide(defaults.fill(request), context)
         answer = Answer(request, route.name, visit, verdicts, context, self._metrics)
         try:
-            stream = self._stream(request, route, verdicts, visit, traceparent)
+            stream = self._stream(request, route, defaults, verdicts, visit, traceparent)
             answer.stream = stream
             if isinstance(stream, Attempts):
                 await stream.start()
@@ -97,6 +99,7 @@ class Pipeline:
         self,
         request: Request,
         route: Route,
+        defaults: SamplingDefaults,
         verdicts: list[Verdict],
         visit: Visit,
         traceparent: str | None,
@@ -118,7 +121,7 @@ class Pipeline:
         def note(model: str) -> None:
             visit.model = model
 
-        return Attempts(call, names, self._backends, self._config.models, note)
+        return Attempts(call, names, self._backends, self._config.models, defaults.fit, note)
 
 
 def policies_of(route: RouteConfig) -> list[Policy]:

@@ -38,6 +38,10 @@ MUTE: dict[str, Any] = {"steps": [{"hang": True}]}
 REQUEST = Request(surface="chat", model="chat")
 
 
+def as_it_is(request: Request, model: str) -> Request:
+    return request
+
+
 class Tried:
     """Attempts over scripts, and what became of them."""
 
@@ -54,6 +58,7 @@ class Tried:
             self.names,
             dict(self.backends),
             dict.fromkeys(self.names, model),
+            as_it_is,
             self.told.append,
         )
 
@@ -174,7 +179,7 @@ async def test_a_backend_that_never_accepts_is_given_up() -> None:
     stuck = Stuck()
     model = ModelConfig(openai="http://x/v1", first_token_timeout_s=0.05)
     attempts = Attempts(
-        Call("id", REQUEST), ["m0"], {"m0": stuck}, {"m0": model}, lambda name: None
+        Call("id", REQUEST), ["m0"], {"m0": stuck}, {"m0": model}, as_it_is, lambda name: None
     )
     with pytest.raises(DeadlineExceeded):
         await attempts.start()
@@ -184,7 +189,7 @@ async def test_a_backend_that_never_accepts_is_given_up() -> None:
 async def test_a_stream_without_an_end_is_a_failure() -> None:
     model = ModelConfig(openai="http://x/v1")
     attempts = Attempts(
-        Call("id", REQUEST), ["m0"], {"m0": Broken()}, {"m0": model}, lambda name: None
+        Call("id", REQUEST), ["m0"], {"m0": Broken()}, {"m0": model}, as_it_is, lambda name: None
     )
     await attempts.start()
     (failed,) = await attempts.receive()

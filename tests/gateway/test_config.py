@@ -16,6 +16,7 @@ from gateway.config import (
     ModelConfig,
     Price,
     RouteConfig,
+    SamplingConfig,
     Secret,
     ServerConfig,
     default_config,
@@ -69,6 +70,10 @@ def test_the_file_of_the_design(tmp_path: Path) -> None:
 def test_the_projects_own_file() -> None:
     config = load(Path(__file__).parents[2] / "fewer.yaml", {"HOME": "/nowhere"})
     assert config.default_route in config.routes
+    # A small model talks nonsense at temperature 1, and no chat client sends one.
+    recommended = SamplingConfig(temperature=0.2, top_p=0.9)
+    assert config.models["smollm2-135m"].sampling == recommended
+    assert default_config({}).models["smollm2-135m"].sampling == recommended
 
 
 def test_without_a_file_one_small_model_is_served(
@@ -111,6 +116,14 @@ def test_without_a_file_one_small_model_is_served(
             "routes: {chat: {model: small, cache: {}}}",
             "2:routes.chat.cache: unknown key.",
         ),
+        (
+            "routes: {chat: {model: small, sampling: {top_p: 0}}}",
+            "2:routes.chat.sampling.top_p: must be above 0, not 0.0.",
+        ),
+        (
+            "routes:\n  chat:\n    model: small\n    sampling:\n      top_k: -2",
+            "6:routes.chat.sampling.top_k: must be -1 or 0 (off), or a count; not -2.",
+        ),
         ("routes: {'a b': {model: small}}", "2:routes.a b: a name has letters"),
         ("aliases: {small: small}", "2:aliases.small: is the name of a route or model already."),
         ("aliases: {x: y}", "2:aliases.x: there is no 'y'."),
@@ -151,6 +164,13 @@ def test_a_mistake_is_pointed_out(tmp_path: Path, text: str, message: str) -> No
         ("{gguf: 7}", "1:models.m.gguf: must be text, not 7."),
         ("{gguf: a, api_key_file: none}", "1:models.m.api_key_file: cannot be read"),
         ("{gguf: a, api_key: k, api_key_file: f}", "give api_key or api_key_file, not both."),
+        (
+            "{gguf: a, sampling: {temperature: .nan}}",
+            "1:models.m.sampling.temperature: must be between 0.0 and 100.0, not nan.",
+        ),
+        ("{gguf: a, sampling: {temperature: hot}}", "temperature: must be a number, not 'hot'."),
+        ("{gguf: a, sampling: {top_k: 1.5}}", "top_k: must be a whole number, not 1.5."),
+        ("{gguf: a, sampling: {temprature: 1}}", "Did you mean temperature?"),
         ("{openai: 'http://x/v1', images: maybe}", "must be one of accepted, refused"),
     ],
 )
@@ -218,7 +238,8 @@ def test_the_longest_window_asked_for_is_served(tmp_path: Path) -> None:
 def test_every_key_is_documented() -> None:
     """Every field of every section stands in docs/configuration.md."""
     text = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text("utf-8")
-    for section in (Config, ServerConfig, ModelConfig, Price, RouteConfig, BudgetConfig):
+    sections = Config, ServerConfig, ModelConfig, Price, SamplingConfig, RouteConfig, BudgetConfig
+    for section in sections:
         for field in msgspec.structs.fields(section):
             assert f"`{field.name}`" in text, f"{section.__name__}.{field.name}"
     for field in msgspec.structs.fields(EngineSettings):
