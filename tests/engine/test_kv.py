@@ -127,6 +127,21 @@ def test_check_finds_a_lost_block() -> None:
         pool.check([])
 
 
+def test_check_finds_content_in_the_wrong_place() -> None:
+    pool = KVPool(2)
+    block = published(pool, "a")
+    pool._by_key[b"b"] = block
+    with pytest.raises(InternalFault, match="1 published blocks but 2 keys"):
+        pool.check([[block]])
+    del pool._by_key[b"a"]
+    with pytest.raises(InternalFault, match="a key that is not its own"):
+        pool.check([[block]])
+    pool.reset()
+    pool._contents[0] = (b"a", b"a")
+    with pytest.raises(InternalFault, match="wrong list"):
+        pool.check([])
+
+
 def test_repr_is_a_status_line() -> None:
     pool = KVPool(3)
     pool.release([published(pool, "a")])

@@ -138,6 +138,11 @@ def test_a_stop_completed_by_the_last_token_is_a_stop() -> None:
     assert ("".join(texts(events)), events[-1].finish) == ("a", "stop")
 
 
+def test_a_stop_completed_by_the_end_of_the_text_is_a_stop() -> None:
+    events = say(output_of(Sampling(stop=["\ufffd"])), "a", "終".encode()[:2], END)
+    assert ("".join(texts(events)), events[-1].stop) == ("a", "\ufffd")
+
+
 def test_stops_and_end_tokens_count_only_after_min_tokens() -> None:
     sampling = Sampling(stop=["ab"], stop_token_ids=[ord("z")], min_tokens=4)
     events = say(output_of(sampling), "abzab", "ab")

@@ -311,6 +311,50 @@ def test_a_victim_that_was_scheduled_already_leaves_the_step() -> None:
     finish(bench, oldest, victim, needy)
 
 
+def test_who_needs_a_block_and_would_cost_least_gives_way_itself() -> None:
+    bench = Bench(max_num_batched_tokens=256)
+    [oldest] = bench.submit([1] * 50, 30)
+    [older] = bench.submit([2] * 100, 30)
+    [needy] = bench.submit([3] * 32, 30)
+    bench.step()
+    stolen = [bench.pool.allocate() for _ in range(bench.pool.num_free)]
+    assert bench.step().segments == {oldest: 1, older: 1}
+    assert needy.phase is Phase.RETURNING
+    bench.pool.release(stolen)
+    finish(bench, oldest, older, needy)
+
+
+def test_the_oldest_prefill_takes_the_blocks_it_needs() -> None:
+    bench = Bench(max_num_batched_tokens=48)
+    [oldest] = bench.submit([1] * 200, 30)
+    [victim] = bench.submit([2] * 30, 30)
+    bench.step()
+    stolen = [bench.pool.allocate() for _ in range(bench.pool.num_free - 1)]
+    assert bench.step().segments == {oldest: 47}
+    assert victim.phase is Phase.RETURNING
+    bench.pool.release(stolen)
+    finish(bench, oldest, victim)
+
+
+def test_check_finds_what_does_not_belong() -> None:
+    bench = Bench(max_num_batched_tokens=32)
+    [leader] = bench.submit(PROMPT, 4)
+    [follower] = bench.submit(PROMPT, 4)
+    bench.step()
+    leader.phase = Phase.PAUSED
+    with pytest.raises(InternalFault, match="must not be among the running"):
+        bench.scheduler.check()
+    leader.phase = Phase.RUNNING
+    bench.scheduler.check()
+    bench.scheduler._leaders._leads.clear()
+    with pytest.raises(InternalFault, match="nobody computes"):
+        bench.scheduler.check()
+    bench = Bench()
+    bench.scheduler._leaders.lead(follower)
+    with pytest.raises(InternalFault, match="nothing runs"):
+        bench.scheduler.check()
+
+
 def test_a_younger_prefill_waits_for_blocks_rather_than_take_them() -> None:
     bench = Bench(max_num_batched_tokens=64)
     [oldest] = bench.submit([1] * 20, 40)
@@ -431,6 +475,22 @@ def test_sequences_can_be_removed_from_anywhere() -> None:
     assert not bench.step()
     assert bench.scheduler.num_waiting == 0
     finish(bench)
+
+
+def test_followers_can_leave_while_their_leader_runs() -> None:
+    bench = Bench(max_num_batched_tokens=32)
+    [leader] = bench.submit(PROMPT, 4)
+    [paused] = bench.submit(PROMPT, 4)
+    [cancelled] = bench.submit(PROMPT, 4)
+    bench.step()
+    assert paused.phase is cancelled.phase is Phase.PARKED
+    bench.scheduler.pause(paused)
+    bench.end(cancelled)
+    bench.scheduler.check()
+    bench.run()
+    bench.scheduler.resume(paused)
+    finish(bench, leader, paused)
+    assert paused.cached_tokens == 192
 
 
 def test_eviction_makes_everything_start_over_with_the_same_result() -> None:
