@@ -18,7 +18,13 @@ import asyncio
 from typing import Any, cast
 
 import orjson
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn._types import ASGISendEvent
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
+from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
 from websockets.http11 import Request
@@ -54,6 +60,7 @@ class HardenedHttpProtocol(HttpToolsProtocol):
         self._header_timer: asyncio.TimerHandle | None = None
         self._refused = False
         self._fault = ""
+        self._cycles: list[RequestResponseCycle] = []
         self._in_headers = False
         self._message_ended = False
         self._received_bytes = 0
@@ -65,6 +72,7 @@ class HardenedHttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm_header_timer()
+        self._disconnect_cycles()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -111,7 +119,10 @@ class HardenedHttpProtocol(HttpToolsProtocol):
         if size_bytes > self.max_header_bytes:
             self._fault = f"The headers are over the limit of {self.max_header_bytes} bytes."
         if not self._fault:
+            before = self.cycle
             super().on_headers_complete()
+            if self.cycle is not before:
+                self._cycles.append(self.cycle)
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
@@ -122,6 +133,16 @@ class HardenedHttpProtocol(HttpToolsProtocol):
         self._message_ended = True
         if not self._fault:
             super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        self._cycles = [cycle for cycle in self._cycles if not cycle.response_complete]
+        super().on_response_complete()
+
+    def _disconnect_cycles(self) -> None:
+        """Tell every request under way; uvicorn tells the newest, which pipelining may queue."""
+        for cycle in self._cycles:
+            cycle.disconnected = True
+            cycle.message_event.set()
 
     # refusals
 
@@ -138,7 +159,7 @@ class HardenedHttpProtocol(HttpToolsProtocol):
             self._header_timer = None
 
     def _headers_late(self) -> None:
-        if self.flow.read_paused:  # we stopped reading, to answer what was sent before
+        if self._cycles:  # the peer is waiting for us, and may send on when it has its answer
             self._arm_header_timer()
         elif not self._in_headers:
             self.transport.close()
@@ -151,13 +172,10 @@ class HardenedHttpProtocol(HttpToolsProtocol):
             return
         self._refused = True
         self._disarm_header_timer()
-        if self.cycle is not None and not self.cycle.response_complete:
-            begun = self.cycle.response_started
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
-            if begun:  # half an answer is out: a second one would be read as its rest
-                self.transport.close()
-                return
+        self._disconnect_cycles()
+        if len(self._cycles) > 1 or any(cycle.response_started for cycle in self._cycles):
+            self.transport.close()  # what we write now would be read as an answer owed before
+            return
         self.transport.write(_refusal(status, message))
         if self.transport.can_write_eof():
             self.transport.write_eof()
@@ -210,6 +228,11 @@ class HardenedWebSocketProtocol(WebSocketsSansIOProtocol):
                 self.handle_parser_exception()
                 return
         super().send_receive_event_to_app()
+
+    async def send(self, message: ASGISendEvent) -> None:
+        if self.close_sent:  # by us, for a fault of the peer's; the application cannot know yet
+            raise ClientDisconnected
+        await super().send(message)
 
     def handle_parser_exception(self) -> None:
         """Send the close frame and read on until the peer has it: else a reset would destroy it."""

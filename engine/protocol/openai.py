@@ -15,7 +15,7 @@ from engine.protocol.fields import MAX_INT, check_known
 from engine.protocol.frames import Generate
 from engine.protocol.messages import check_tool_choice, drop_nulls
 from engine.protocol.parameters import CHAT, COMPLETIONS
-from engine.protocol.sampling import MAX_CHOICES, Sampling
+from engine.protocol.sampling import Sampling
 from engine.protocol.support import refuse_unsupported
 
 Surface = Literal["chat", "completions"]
@@ -91,12 +91,6 @@ def generate_frame(
     refuse_unsupported(surface, fields)
     budget = output_budget(fields)
     prompts = None if surface == "chat" else prompt_list(fields["prompt"])
-    if len(prompts or ()) * fields.get("n", 1) > MAX_CHOICES:
-        raise InvalidRequest(
-            f"{len(prompts or ())} prompts with n {fields.get('n', 1)} make more than "
-            f"{MAX_CHOICES} choices; send them in several requests.",
-            param="prompt",
-        )
     if surface == "completions" and budget is None:
         budget = DEFAULT_COMPLETION_TOKENS
     offered = fields.get("tools") if fields.get("tool_choice") != "none" else None

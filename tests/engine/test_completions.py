@@ -13,6 +13,7 @@ import openai
 import pytest
 
 import engine.completions
+import engine.core
 import engine.mailbox
 from tests.fakes.engine import LETTERS, MODEL, TOKEN, Gate, Served, fake_engine, serve, until
 from tests.fakes.executor import HashExecutor
@@ -214,8 +215,10 @@ async def test_bad_requests_leave_a_healthy_stream_alone(served: Served, client:
 
 async def test_a_full_queue_is_503_with_retry_after(slow: Served) -> None:
     body = {"messages": HI, "max_tokens": 2000}
-    writers = [await begin(slow, body) for _ in range(2)]
-    await until(lambda: _load(slow) == 2)
+    writers = [await begin(slow, body)]
+    await until(lambda: slow.engine.core.statistics().running == 1)
+    writers.append(await begin(slow, body))
+    await until(lambda: slow.engine.core.statistics().waiting == 1)
     async with http(slow) as session:
         refused = await session.post("/v1/chat/completions", json=body)
     assert refused.status_code == 503
@@ -255,6 +258,30 @@ async def test_a_failed_step_is_a_500_or_an_error_in_band(gate: Gate) -> None:
         assert (await session.post("/v1/chat/completions", json=body)).status_code == 200
 
 
+async def test_a_core_that_dies_without_a_word_is_noticed(
+    gated: Served, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine.completions, "KEEP_ALIVE_S", 0.02)
+    monkeypatch.setattr(engine.completions, "FIRST_KEEP_ALIVE_S", 0.02)
+    body = {"messages": HI, "max_tokens": 50} | LETTERS_ONLY
+    async with http(gated) as session:
+        async with session.stream(
+            "POST", "/v1/chat/completions", json=body | {"stream": True}
+        ) as s:
+            lines = s.aiter_lines()
+            await anext(lines)
+            monkeypatch.setattr(engine.core.Core, "alive", False)
+            rest = [line.removeprefix("data: ") async for line in lines if line[:5] == "data:"]
+        assert json.loads(rest[0])["error"]["code"] == "unavailable"
+        assert rest[1:] == ["[DONE]"]
+        whole = await session.post("/v1/chat/completions", json=body)
+        assert whole.status_code == 503
+        streamed = await session.post("/v1/chat/completions", json=body | {"stream": True})
+        assert streamed.status_code == 503
+        assert "retry-after" in streamed.headers
+    gate.open()
+
+
 # leaving -------------------------------------------------------------------------------------
 
 
@@ -286,15 +313,16 @@ async def test_a_client_that_leaves_ends_its_generation(slow: Served, stream: bo
     assert slow.engine.core.statistics().choices_finished["cancelled"] == 30
 
 
-async def test_clients_that_leave_while_queued_or_prefilling(slow: Served) -> None:
+async def test_clients_that_leave_while_queued_or_prefilling() -> None:
+    settings = {"max_num_seqs": 1, "max_num_batched_tokens": 25}
     long = [{"role": "user", "content": "x" * 1500}]
-    writers = [await begin(slow, {"messages": long, "max_tokens": 9}) for _ in range(2)]
-    await until(lambda: _load(slow) == 2)
-    assert slow.engine.core.statistics().generation_tokens == 0
-    for writer in writers:
-        writer.transport.abort()
-    await until(slow.drained, 2)
-    assert slow.engine.core.statistics().generation_tokens == 0
+    async with serve(fake_engine(on_run=lambda batch: time.sleep(0.02), **settings)) as served:
+        writers = [await begin(served, {"messages": long, "max_tokens": 9}) for _ in range(5)]
+        await until(lambda: _load(served) == 5)
+        for writer in writers:
+            writer.transport.abort()
+        await until(served.drained, 2)
+        assert served.engine.core.statistics().generation_tokens == 0
 
 
 async def test_nothing_more_is_computed_for_who_left(gated: Served, gate: Gate) -> None:
@@ -336,19 +364,17 @@ async def test_silence_is_kept_alive_with_comments(
 
 
 async def test_what_fails_in_the_queue_has_a_status_of_its_own(
-    gated: Served, monkeypatch: pytest.MonkeyPatch, gate: Gate
+    slow: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    writer = await begin(slow, {"messages": HI, "max_tokens": 2000})
+    await until(lambda: slow.engine.core.statistics().running == 1)
     monkeypatch.setattr(engine.completions, "TIMEOUT_S", 0.05)
-    async with http(gated) as session:
-        asked = asyncio.create_task(
-            session.post("/v1/chat/completions", json={"messages": HI, "stream": True})
-        )
-        await until(lambda: _load(gated) == 1)
-        await asyncio.sleep(0.1)  # the deadline is the engine's clock, not ours
-        gate.let(1)
-        answer = await asked
+    async with http(slow) as session:
+        answer = await session.post("/v1/chat/completions", json={"messages": HI, "stream": True})
     assert answer.status_code == 504
     assert answer.json()["error"]["code"] == "deadline_exceeded"
+    writer.transport.abort()
+    await until(slow.drained)
 
 
 async def test_a_client_that_stops_reading_is_paused_and_then_cut(
@@ -364,8 +390,7 @@ async def test_a_client_that_stops_reading_is_paused_and_then_cut(
         writer = await begin(served, body)
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         await until(lambda: served.engine.core.statistics().paused == 4, 20)
-        tokens = served.engine.core.statistics().generation_tokens
         await until(served.drained, 10)
-        assert served.engine.core.statistics().generation_tokens == tokens < 48_000
+        assert served.engine.core.statistics().generation_tokens < 48_000
         writer.transport.abort()
     assert "ASGI" not in caplog.text

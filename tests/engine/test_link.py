@@ -502,6 +502,33 @@ async def test_bad_utf_8_closes_1007(peer: Peer) -> None:
     assert (await peer.closed())[0] == 1007
 
 
+@pytest.mark.parametrize(("junk", "code"), [(b"\xff", 1007), (b" " * (MAX_FRAME_BYTES + 1), 1009)])
+async def test_a_bad_frame_amid_a_stream_leaves_no_traceback(
+    slow: Served, caplog: pytest.LogCaptureFixture, junk: bytes, code: int
+) -> None:
+    peer = Peer(await websockets.connect(slow.link, max_queue=None))
+    await peer.send(Hello(1, TOKEN))
+    await peer.send(Generate("r", messages=HI, max_tokens=2000))
+    await until(lambda: slow.engine.core.statistics().generation_tokens > 5)
+    with contextlib.suppress(ConnectionClosed):
+        await peer.socket.send(junk, text=True)
+    assert (await peer.closed())[0] == code
+    await peer.socket.wait_closed()
+    await until(slow.drained)
+    assert "Traceback" not in caplog.text
+
+
+async def test_too_many_requests_at_once_close(
+    slow: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine.link, "MAX_ACTIVE", 3)
+    async with linked(slow) as peer:
+        for i in range(4):
+            await peer.send(Generate(f"r{i}", messages=HI, max_tokens=1000))
+        assert await peer.closed() == (1008, "too many requests at once")
+    await until(slow.drained)
+
+
 async def test_binary_frames_and_fragments_are_frames_too(peer: Peer) -> None:
     await peer.socket.send(encode(Ping()))
     assert await peer.receive() == Pong()

@@ -201,6 +201,92 @@ async def test_the_second_request_of_a_connection_has_its_own_time(echo: Echo) -
     assert b"HTTP/1.1 408 " in received
 
 
+class Held:
+    """Answers once it may; before that it has begun, or not."""
+
+    def __init__(self, *, begin: bool) -> None:
+        self.begin = begin
+        self.go_on = asyncio.Event()
+        self.waiting = asyncio.Event()
+        self.disconnected = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        await receive()
+        if self.begin:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"begun", "more_body": True})
+        self.waiting.set()
+        watcher = asyncio.create_task(receive())
+        going = asyncio.create_task(self.go_on.wait())
+        await asyncio.wait((watcher, going), return_when=asyncio.FIRST_COMPLETED)
+        going.cancel()
+        if watcher.done():
+            self.disconnected.set()
+            return
+        watcher.cancel()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"whole"})
+
+
+async def held_then(app: Held, port: int, first: bytes, second: bytes) -> bytes:
+    """What comes back when `second` is sent while the answer to `first` is held."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield first
+        await app.waiting.wait()
+        yield second
+
+    return await answer(port, pieces())
+
+
+WHOLE = START + b"content-length: 0\r\n\r\n"
+
+
+async def test_junk_behind_a_request_that_has_no_answer_yet_gets_400() -> None:
+    app = Held(begin=False)
+    async with served(app, HardenedHttpProtocol) as port:
+        received = await held_then(app, port, WHOLE, b"\x00junk\r\n\r\n")
+        await app.disconnected.wait()
+        app.go_on.set()
+    assert received.startswith(b"HTTP/1.1 400 ")
+    assert b"200" not in received
+
+
+async def test_junk_behind_an_answer_that_has_begun_ends_the_connection() -> None:
+    app = Held(begin=True)
+    async with served(app, HardenedHttpProtocol) as port:
+        received = await held_then(app, port, WHOLE, b"\x00junk\r\n\r\n")
+        await app.disconnected.wait()
+        app.go_on.set()
+    assert received.endswith(b"begun\r\n")
+    assert b"400" not in received
+
+
+async def test_a_peer_that_leaves_disconnects_all_that_it_pipelined() -> None:
+    app = Held(begin=True)
+    async with served(app, HardenedHttpProtocol) as port:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(WHOLE * 3)
+        await app.waiting.wait()
+        writer.transport.abort()
+        async with asyncio.timeout(5):
+            await app.disconnected.wait()
+        app.go_on.set()
+
+
+async def test_headers_of_a_peer_that_waits_for_us_are_not_late() -> None:
+    app = Held(begin=False)
+    async with served(app, Hurried) as port:
+        asked = asyncio.create_task(answer(port, repeated(WHOLE * 2 + START, b"", 0)))
+        await app.waiting.wait()
+        await asyncio.sleep(3 * Hurried.header_timeout_s)
+        assert not asked.done()
+        app.go_on.set()
+        received = await asked
+    assert received.count(b"HTTP/1.1 200 ") == 2
+    assert received.count(b"HTTP/1.1 408 ") == 1
+
+
 async def test_chunk_extensions_and_trailers_are_bounded(port: int) -> None:
     start = START + b"transfer-encoding: chunked\r\n\r\n"
     extensions = repeated(start + b"1;", b"e" * 10_000, 100)
