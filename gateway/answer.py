@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -12,6 +13,7 @@ from engine.protocol.errors import Cancelled, FewerError, UpstreamFailed
 from engine.protocol.frames import Event, Failed, StreamEvent
 from gateway.backends.base import Stream
 from gateway.errors import of_failed
+from gateway.estimate import prompt_tokens
 from gateway.telemetry.metrics import Meter, Metrics
 from gateway.visit import Visit
 from policies.base import Policy, Transformer
@@ -121,16 +123,14 @@ class Answer:
         """Meter, tell the policies, and leave the numbers for the access log."""
         visit = self._visit
         if self._meter is not None:
-            self._meter.settle()
-            visit.prompt_tokens = self._meter.prompt_tokens
-            visit.completion_tokens = self._meter.completion_tokens
+            visit.spent = self._meter.settle(partial(prompt_tokens, self.request))
         code = visit.error
         if isinstance(error, FewerError):
             code = error.code
         elif not self._ended:
             code = code or Cancelled.code
         for verdict in self._verdicts:
-            verdict.policy.settled(self._context, Outcome(code, visit.completion_tokens))
+            verdict.policy.settled(self._context, Outcome(code, visit.spent.completion_tokens))
 
 
 def _transformers(request: Request, verdicts: list[Verdict], context: Context) -> list[Transformer]:

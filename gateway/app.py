@@ -102,7 +102,7 @@ def _table(
     return [
         Route("/v1/chat/completions", generation(CHAT)),
         Route("/v1/completions", generation(COMPLETIONS)),
-        Route("/v1/embeddings", post(EmbeddingsFace(config, pipeline, drain))),
+        Route("/v1/embeddings", post(EmbeddingsFace(config, pipeline, drain, metrics))),
         Route("/v1/models", Methods(GET=models.all)),
         Route("/v1/models/{name:path}", Methods(GET=models.one)),
         Route(LIVE, Methods(GET=health.live)),

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import orjson
-
 from engine.protocol.errors import InvalidRequest
 from gateway.backends.base import Backend
 from gateway.config import Config
+from gateway.estimate import conversation_tokens, input_tokens
 from policies.request import Request
-
-BYTES_PER_TOKEN = 4
-"""English prose has 4 to 5 bytes for each token, Chinese 3 to 5, code 3 to 4. An estimate will do
-here: a fallback that is let through in error refuses by itself, and the refusal is not shown."""
 
 _IMAGE_PARTS = ("image_url", "input_image", "image")
 
@@ -42,15 +37,13 @@ def fitting(
 
 
 def estimated_tokens(request: Request) -> int:
-    """About how many tokens of context the request needs: prompt and one choice's output."""
-    texts = [orjson.dumps(message.get("content")) for message in request.messages]
-    size_bytes = sum(map(len, texts)) + len(orjson.dumps(request.tools or ""))
-    longest = max(map(_prompt_tokens, request.prompts), default=0)
-    return size_bytes // BYTES_PER_TOKEN + longest + (request.max_tokens or 0)
+    """About how many tokens of context the request needs: prompt and one choice's output.
 
-
-def _prompt_tokens(prompt: str | list[int]) -> int:
-    return len(prompt.encode()) // BYTES_PER_TOKEN if isinstance(prompt, str) else len(prompt)
+    An estimate will do: a fallback that is let through in error refuses by itself, and its
+    refusal is not shown.
+    """
+    longest = max(map(input_tokens, request.prompts), default=0)
+    return conversation_tokens(request) + longest + (request.max_tokens or 0)
 
 
 def _window(config: Config, name: str, otherwise: int) -> int:

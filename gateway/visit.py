@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from gateway.telemetry.metrics import Spent
 from gateway.tenants import Tenant
 
 _KEY = "fewer.visit"
@@ -23,6 +24,7 @@ class Visit:
     model:   the model that answers, or was tried last
     status:  HTTP status; an error in band replaces it, 499 says that the client left
     error:   code of the error it ended with
+    spent:   tokens; known at the end
     """
 
     id: str
@@ -35,8 +37,7 @@ class Visit:
     model: str = ""
     status: int = 0
     error: str | None = None
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    spent: Spent = field(default_factory=Spent)
 
     @property
     def seconds(self) -> float:

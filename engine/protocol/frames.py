@@ -153,7 +153,8 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     """Tokens of the whole request. Its arrival is the terminal of a successful request.
 
     completion_tokens counts end tokens, as OpenAI does; `recomputed_tokens` were computed
-    again after a preemption and are not billed.
+    again after a preemption and are not billed. `estimated`: an upstream told no usage, and the
+    gateway has counted what it saw; an engine never sets it.
     """
 
     prompt_tokens: int = 0
@@ -161,6 +162,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     cached_tokens: int = 0
     reasoning_tokens: int = 0
     recomputed_tokens: int = 0
+    estimated: bool = False
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -27,6 +28,7 @@ from gateway.backends.openai_chunks import ChunkReader
 from gateway.backends.openai_errors import error_in_stream, error_of_status
 from gateway.backends.openai_http import Upstream
 from gateway.backends.sse import SseParser
+from gateway.estimate import prompt_tokens
 
 GAP_TIMEOUT_S = 60.0
 TAIL_TIMEOUT_S = 0.2
@@ -155,7 +157,9 @@ class OpenAIStream(Stream):
         self._deadline_s = call.deadline_s
         self._response = response
         self._parser = SseParser()
-        self._reader = ChunkReader(upstream.name, call.id, call.request.choices)
+        self._reader = ChunkReader(
+            upstream.name, call.id, call.request.choices, partial(prompt_tokens, call.request)
+        )
         self._quiet_s = upstream.first_event_timeout_s
         self._abort: FewerError | None = None
         self._closed = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 
 import msgspec
 
@@ -42,16 +43,20 @@ class ChunkReader:
     """Turns server-sent events into ours until the terminal, and holds the upstream to its form.
 
     An answer is only complete when each choice that was asked for has a finish and `[DONE]` has
-    come; anything less ends in a `Failed`. Without usage from the upstream, tokens are counted
-    from the deltas, one for each that has no logprobs, and the prompt counts as 0.
+    come; anything less ends in a `Failed`. Without usage from the upstream it is estimated:
+    tokens out are counted from the deltas, one for each that has no logprobs.
 
     ended: the terminal was given; nothing more may be fed
     """
 
-    def __init__(self, name: str, id: str, choices: int) -> None:
+    def __init__(
+        self, name: str, id: str, choices: int, estimate_prompt: Callable[[], int] = int
+    ) -> None:
+        """estimate_prompt: tokens of the prompt, asked for only when the upstream tells none."""
         self._name = name
         self._id = id
         self._choices = choices
+        self._estimate_prompt = estimate_prompt
         self._finished: set[int] = set()
         self._tools: set[tuple[int, int]] = set()
         self._counted_tokens = 0
@@ -94,8 +99,10 @@ class ChunkReader:
                 f"The backend of {self._name} ended its stream without a finish_reason."
             )
         self.ended = True
-        usage = self._usage or Usage(completion_tokens=self._counted_tokens)
-        return [Event(self._id, usage=usage)]
+        return [Event(self._id, usage=self._usage or self._estimated())]
+
+    def _estimated(self) -> Usage:
+        return Usage(self._estimate_prompt(), self._counted_tokens, estimated=True)
 
     def _chunk(self, data: str) -> list[StreamEvent]:
         try:

@@ -17,18 +17,21 @@ from gateway.backends.base import Backend
 from gateway.config import Config
 from gateway.drain import Drain
 from gateway.errors import with_tried
+from gateway.estimate import input_tokens
 from gateway.faces.endpoint import send_json
 from gateway.lifeline import Lifeline
 from gateway.middleware.limits import whole_body
 from gateway.pipeline import Pipeline
+from gateway.telemetry.metrics import Metrics, Spent
 from gateway.visit import Visit, header, visit_of
 
 
 class EmbeddingsFace:
-    def __init__(self, config: Config, pipeline: Pipeline, drain: Drain) -> None:
+    def __init__(self, config: Config, pipeline: Pipeline, drain: Drain, metrics: Metrics) -> None:
         self._config = config
         self._pipeline = pipeline
         self._drain = drain
+        self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = parse(await whole_body(receive))
@@ -45,7 +48,8 @@ class EmbeddingsFace:
         with self._drain.admit(lifeline):
             async with lifeline:
                 answer = await self._embed(body, able, visit)
-        visit.prompt_tokens = _prompt_tokens(answer)
+        visit.spent = _spent(body, answer)
+        self._metrics.count(route.name, visit.model, visit.spent)
         await send_json(
             send,
             answer,
@@ -84,7 +88,10 @@ def parse(data: bytes) -> dict[str, Any]:
     return body
 
 
-def _prompt_tokens(answer: dict[str, Any]) -> int:
+def _spent(body: dict[str, Any], answer: dict[str, Any]) -> Spent:
+    """As the upstream counted; an estimate where it did not."""
     usage = answer.get("usage")
     tokens = usage.get("prompt_tokens") if isinstance(usage, dict) else None
-    return tokens if isinstance(tokens, int) else 0
+    if isinstance(tokens, int):
+        return Spent(tokens)
+    return Spent(input_tokens(body["input"]), estimated=True)

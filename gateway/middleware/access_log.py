@@ -50,7 +50,8 @@ def line(visit: Visit) -> str:
             "tenant": visit.tenant.name if visit.tenant else None,
             "route": visit.route or None,
             "model": visit.model or None,
-            "prompt_tokens": visit.prompt_tokens,
-            "completion_tokens": visit.completion_tokens,
+            "prompt_tokens": visit.spent.prompt_tokens,
+            "completion_tokens": visit.spent.completion_tokens,
+            "usage_estimated": visit.spent.estimated,
         }
     ).decode()

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
+import msgspec
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
@@ -27,6 +29,14 @@ _INTER_TOKEN_S = (
 _DURATION_S = (
     0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84,
 )  # fmt: skip
+
+
+class Spent(msgspec.Struct, frozen=True):
+    """Tokens of one answer. estimated: whoever made it has not told them all."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    estimated: bool = False
 
 
 class Metrics:
@@ -54,9 +64,19 @@ class Metrics:
         )
         self.prompt_tokens = self._counter("prompt_tokens", "Tokens in.", "route", "model")
         self.generation_tokens = self._counter("generation_tokens", "Tokens out.", "route", "model")
+        self.usage_estimated = self._counter(
+            "usage_estimated", "Answers whose tokens are estimates: their backend counted none."
+        )
         self.decisions = self._counter(
             "policy_decisions", "What policies decided.", "route", "policy", "mode", "action"
         )
+
+    def count(self, route: str, model: str, spent: Spent) -> None:
+        """Tokens of one answer, when it has ended."""
+        self.prompt_tokens.labels(route, model).inc(spent.prompt_tokens)
+        self.generation_tokens.labels(route, model).inc(spent.completion_tokens)
+        if spent.estimated:
+            self.usage_estimated.inc()
 
     def text(self) -> bytes:
         """Prometheus's text format: this process's series, or all workers' together."""
@@ -85,22 +105,11 @@ class Meter:
     def __init__(self, metrics: Metrics, route: str, model: str, begun_s: float) -> None:
         self._first_token = metrics.first_token.labels(route, model)
         self._inter_token = metrics.inter_token.labels(route, model)
-        self._prompt = metrics.prompt_tokens.labels(route, model)
-        self._generation = metrics.generation_tokens.labels(route, model)
+        self._metrics, self._route, self._model = metrics, route, model
         self._last_s = begun_s
         self._seen_tokens = 0
         self._accepted_tokens = 0
         self._usage: Usage | None = None
-
-    @property
-    def prompt_tokens(self) -> int:
-        """As the backend counted them, which some do before they answer."""
-        return self._usage.prompt_tokens if self._usage else self._accepted_tokens
-
-    @property
-    def completion_tokens(self) -> int:
-        """As the backend counted them; of an answer that was cut off, those that passed."""
-        return self._usage.completion_tokens if self._usage else self._seen_tokens
 
     def observe(self, events: list[StreamEvent]) -> None:
         tokens = 0
@@ -121,7 +130,20 @@ class Meter:
         self._seen_tokens += tokens
         self._last_s = now_s
 
-    def settle(self) -> None:
-        """The answer has ended, in whatever way."""
-        self._prompt.inc(self.prompt_tokens)
-        self._generation.inc(self.completion_tokens)
+    def settle(self, estimate_prompt: Callable[[], int]) -> Spent:
+        """The answer has ended, in whatever way.
+
+        estimate_prompt: tokens of the prompt, asked for only when nobody has counted them
+        """
+        spent = self._spent(estimate_prompt)
+        self._metrics.count(self._route, self._model, spent)
+        return spent
+
+    def _spent(self, estimate_prompt: Callable[[], int]) -> Spent:
+        """As the backend counted; of an answer that was cut off, what was seen of it."""
+        usage, seen = self._usage, self._seen_tokens
+        if usage is not None:
+            return Spent(usage.prompt_tokens, usage.completion_tokens, usage.estimated)
+        if not seen:
+            return Spent(self._accepted_tokens)
+        return Spent(self._accepted_tokens or estimate_prompt(), seen, estimated=True)

@@ -61,8 +61,3 @@ def test_images_go_to_who_sees() -> None:
 def test_the_longest_prompt_counts_not_all_of_them() -> None:
     request = Request(surface="completions", model="m", prompts=["x" * 400, [1] * 50], max_tokens=9)
     assert 100 <= estimated_tokens(request) - 9 <= 101
-
-
-def test_chinese_is_not_underestimated() -> None:
-    """A character is most of a token, not a quarter of one."""
-    assert estimated_tokens(chat("大模型推理" * 100)) > 300

@@ -101,9 +101,12 @@ def test_the_last_usage_counts_and_details_are_read() -> None:
     assert last.usage == Usage(5, 7, 4, 2)
 
 
-def test_without_usage_the_deltas_are_counted() -> None:
-    events = read(chat_chunk("a"), chat_chunk("b"), chat_chunk(finish="stop"), "[DONE]")
-    assert events[-1] == Event("r1", usage=Usage(completion_tokens=2))
+def test_without_usage_the_deltas_are_counted_and_the_prompt_is_estimated() -> None:
+    payloads = chat_chunk("a"), chat_chunk("b"), chat_chunk(finish="stop"), "[DONE]"
+    assert read(*payloads)[-1] == Event("r1", usage=Usage(0, 2, estimated=True))
+    reader = ChunkReader("large", "r1", 1, lambda: 7)
+    events = [ServerSentEvent(p if isinstance(p, str) else json.dumps(p)) for p in payloads]
+    assert reader.feed(events)[-1] == Event("r1", usage=Usage(7, 2, estimated=True))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -52,6 +53,34 @@ async def test_the_body_is_passed_on_and_the_answer_back(serve: Serve) -> None:
     assert response.json() == ANSWER
     assert response.headers["x-fewer-model"] == "one"
     assert list(backend.embeddings) == [BODY]
+
+
+async def test_their_tokens_are_metered(serve: Serve) -> None:
+    gateway = await serve(backends={"one": Embedding("one")})
+    await gateway.client.post("/v1/embeddings", json=BODY)
+    metrics = (await gateway.client.get("/metrics")).text
+    assert 'fewer_prompt_tokens_total{model="one",route="chat"} 3.0' in metrics
+    assert "fewer_usage_estimated_total 0.0" in metrics
+
+
+@pytest.mark.parametrize(
+    ("given", "tokens"),
+    [("x" * 40, 10), (["x" * 40, "y"], 11), ([1, 2, 3], 3), ([[1, 2], [3]], 3)],
+)
+@pytest.mark.parametrize("usage", [None, {}, "many", {"prompt_tokens": None}])
+async def test_without_usage_they_are_estimated_and_marked(
+    serve: Serve, caplog: pytest.LogCaptureFixture, given: Any, tokens: int, usage: Any
+) -> None:
+    caplog.set_level("INFO", "fewer.access")
+    script = {"steps": [], "embedding": ANSWER | {"usage": usage}}
+    gateway = await serve(backends=script)
+    response = await gateway.client.post("/v1/embeddings", json=BODY | {"input": given})
+    assert response.json()["usage"] == usage
+    await until(lambda: len(caplog.messages) == 1)
+    line = json.loads(caplog.messages[0])
+    assert (line["prompt_tokens"], line["usage_estimated"]) == (tokens, True)
+    metrics = (await gateway.client.get("/metrics")).text
+    assert "fewer_usage_estimated_total 1.0" in metrics
 
 
 async def test_a_model_without_them_says_so(serve: Serve) -> None:

@@ -6,8 +6,10 @@ import json
 
 import pytest
 
+from gateway.backends.openai import OpenAIBackend
 from gateway.config import ServerConfig
 from tests.fakes.serving import Serve, scripted_config, until
+from tests.fakes.upstream import Reply, ScriptedUpstream, chat_chunk, sse
 
 FAILING = {"steps": [{"text": "a"}, {"fail": {"code": "upstream_failed", "message": "x"}}]}
 
@@ -30,7 +32,26 @@ async def test_one_line_for_each_request(serve: Serve, caplog: pytest.LogCapture
         "model": "one",
         "prompt_tokens": 1,
         "completion_tokens": 2,
+        "usage_estimated": False,
     }
+
+
+async def test_an_upstream_that_counts_nothing_is_marked(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "fewer.access")
+    reply = Reply(sse(chat_chunk("Hi"), chat_chunk(finish="stop"), "[DONE]"))
+    async with ScriptedUpstream([reply]) as upstream:
+        backend = OpenAIBackend("one", upstream.url, model="m")
+        gateway = await serve(backends={"one": backend})
+        messages = [{"role": "user", "content": "x" * 40}]
+        usage = (await gateway.chat(messages=messages)).json()["usage"]
+        await until(lambda: len(caplog.messages) == 1)
+    line = json.loads(caplog.messages[0])
+    assert (line["prompt_tokens"], line["completion_tokens"]) == (10, 1)
+    assert line["usage_estimated"] is True
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (10, 1)
+    assert "estimated" not in usage
 
 
 async def test_a_failure_in_band_is_logged_as_what_it_is(

@@ -6,7 +6,7 @@ import pytest
 
 from engine.protocol.frames import Accepted, Event, Usage
 from gateway.telemetry import metrics as module
-from gateway.telemetry.metrics import Meter, Metrics
+from gateway.telemetry.metrics import Meter, Metrics, Spent
 
 
 class Clock:
@@ -42,20 +42,21 @@ def test_times_are_the_clients_own(clock: Clock) -> None:
     clock.now_s = 103.4
     meter.observe([Event("i", text="b", tokens=1), Event("i", text="c", tokens=3)])
     meter.observe([Event("i", usage=Usage(prompt_tokens=4, completion_tokens=5))])
-    meter.settle()
+    assert meter.settle(never) == Spent(4, 5)
     found = series(metrics)
     assert found["fewer_time_to_first_token_seconds_sum"] == pytest.approx(3.0)
     assert found["fewer_time_to_first_token_seconds_count"] == 1
     assert found["fewer_inter_token_latency_seconds_sum"] == pytest.approx(0.1)
     assert found["fewer_prompt_tokens_total"] == 4
     assert found["fewer_generation_tokens_total"] == 5
+    assert found["fewer_usage_estimated_total"] == 0
 
 
 def test_without_output_nothing_is_observed(clock: Clock) -> None:
     metrics = Metrics()
     meter = Meter(metrics, "r", "m", begun_s=100.0)
     meter.observe([Accepted("i", 4)])
-    meter.settle()
+    assert meter.settle(never) == Spent(4)
     assert series(metrics)["fewer_time_to_first_token_seconds_count"] == 0
     assert series(metrics)["fewer_prompt_tokens_total"] == 4
 
@@ -64,5 +65,18 @@ def test_what_was_cut_off_counts_what_passed(clock: Clock) -> None:
     metrics = Metrics()
     meter = Meter(metrics, "r", "m", begun_s=100.0)
     meter.observe([Event("i", text="a", tokens=2)])
-    meter.settle()
-    assert series(metrics)["fewer_generation_tokens_total"] == 2
+    assert meter.settle(lambda: 7) == Spent(7, 2, estimated=True)
+    found = series(metrics)
+    assert found["fewer_prompt_tokens_total"] == 7
+    assert found["fewer_generation_tokens_total"] == 2
+    assert found["fewer_usage_estimated_total"] == 1
+
+
+def test_an_accepted_prompt_needs_no_estimate(clock: Clock) -> None:
+    meter = Meter(Metrics(), "r", "m", begun_s=100.0)
+    meter.observe([Accepted("i", 4), Event("i", text="a", tokens=2)])
+    assert meter.settle(never) == Spent(4, 2, estimated=True)
+
+
+def never() -> int:
+    raise AssertionError("nothing is to be estimated")
