@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from engine.completions import Completions
 from engine.guard import LINK_PATH, Guard, Token
 from engine.intake import Intake
-from engine.link import LinkEndpoint
+from engine.link_endpoint import LinkEndpoint
 from engine.mailbox import Exchange
 from engine.pages import Pages
 from engine.protocol.errors import SetupError

@@ -18,6 +18,7 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 import engine.link
+import engine.link_endpoint
 import engine.send_queue
 from engine.protocol.frames import (
     MAX_FRAME_BYTES,
@@ -159,7 +160,7 @@ async def test_a_bad_hello_closes(served: Served, first: ToEngine, code: int) ->
 
 
 async def test_no_hello_closes(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine.link, "HELLO_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(engine.link_endpoint, "HELLO_TIMEOUT_S", 0.05)
     async with websockets.connect(served.link) as socket:
         assert await Peer(socket).closed() == (1008, "no hello came")
 
