@@ -21,9 +21,12 @@ def open_executor(name: str, file: GgufFile, settings: EngineSettings) -> Execut
     options = ModelOptions.from_gguf(file)
     if name != "reference":
         raise _unknown(name)
+    # OpenMP threads that spin while one of them has lost its core hold up the whole step: beside
+    # other work, steps took ten times as long. Read once, when torch is first imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from engine.runner.reference import ReferenceExecutor
 
-    return ReferenceExecutor(file, options, settings.threads or os.cpu_count() or 1)
+    return ReferenceExecutor(file, options, settings.threads or _cores())
 
 
 def shape_of(file: GgufFile, executor: str) -> ModelShape:
@@ -34,6 +37,13 @@ def shape_of(file: GgufFile, executor: str) -> ModelShape:
     if executor != "reference":
         raise _unknown(executor)
     return reference_shape(ModelOptions.from_gguf(file))
+
+
+def _cores() -> int:
+    """Those this process may use, which in a container are fewer than the machine's."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _unknown(name: str) -> SetupError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
@@ -165,6 +166,19 @@ def test_memory_is_allocated_once_and_before_use(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="allocated already"):
         executor.allocate(4)
     assert len(executor.run(batch)) == 1
+
+
+def test_waiting_threads_give_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    load(tmp_path / "tiny.gguf", MODELS["llama"]).close()
+    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
+
+
+def test_no_thread_count_means_one_per_usable_core(tmp_path: Path) -> None:
+    executor = load(tmp_path / "tiny.gguf", MODELS["llama"], threads=0)
+    executor.run(good_batch())
+    assert torch.get_num_threads() == len(os.sched_getaffinity(0))
+    torch.set_num_threads(1)
 
 
 def good_batch() -> Batch:

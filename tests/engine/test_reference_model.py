@@ -19,7 +19,7 @@ from engine.text.tokenizer import Tokenizer
 from engine.weights.gguf import GgufFile
 from tests.fakes.steps import batch_of, chunks, generate, lanes_of
 
-pytestmark = [pytest.mark.model, pytest.mark.xdist_group("reference_model")]
+pytestmark = pytest.mark.model
 
 NEW_TOKENS = 64
 LONGEST = 160
