@@ -22,7 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--temperature",
         type=float,
         metavar="T",
-        help="0 is the likeliest answer every time; small models ramble at 1, the usual default",
+        help="0 gives the likeliest answer, every time (default: what the model recommends)",
     )
     parser.add_argument(
         "--key",
