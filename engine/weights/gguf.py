@@ -7,6 +7,7 @@ opens here is complete: every tensor lies inside it.
 
 from __future__ import annotations
 
+import functools
 import math
 import mmap
 import os
@@ -30,6 +31,7 @@ _SMALLEST_ENTRY_BYTES = 13  # a key of no characters: uint64 length, uint32 type
 _SMALLEST_TENSOR_BYTES = 24  # a name of no characters, no dimensions, type, offset
 _MAX_DIMENSIONS = 4
 _DEFAULT_ALIGNMENT_BYTES = 32
+_SLAB_VALUES = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +94,32 @@ class GgufFile:
         return flat.reshape(*info.shape[:-1], -1)
 
     def dequantized(self, name: str) -> NDArray[np.float32]:
-        """float32[shape]. Raises `ModelFileError` for an encoding that cannot be decoded."""
+        """float32[shape], a copy. Raises `ModelFileError` for an encoding without a decoder."""
         info = self.info(name)
-        try:
-            return np.asarray(dequantize(self.raw(name), info.type), np.float32)
-        except NotImplementedError:
+        if not can_decode(info.type):
             raise ModelFileError(
-                f"{self.path}: the tensor {name!r} is encoded as {info.type.name}, which cannot "
-                "be decoded here. Use a file in Q8_0, Q4_K or F16, for example."
-            ) from None
+                f"{self.path}: the tensor {name!r} has the type {info.type.name}, which is not "
+                "supported. Use a file in Q8_0, Q4_K or F16, for example."
+            )
+        groups = self.raw(name).reshape(-1, GGML_QUANT_SIZES[info.type][1])
+        values = np.empty((len(groups), GGML_QUANT_SIZES[info.type][0]), np.float32)
+        slab = max(1, _SLAB_VALUES // values.shape[1])
+        # The package decodes 16 rows a call. Rows do not matter to it, so we give it long ones,
+        # few enough at a time for the temporaries to stay in the cache.
+        for start in range(0, len(groups), slab):
+            part = groups[start : start + slab].reshape(1, -1)
+            values[start : start + slab] = dequantize(part, info.type).reshape(-1, values.shape[1])
+        return values.reshape(info.shape)
+
+
+@functools.cache
+def can_decode(kind: GGMLQuantizationType) -> bool:
+    """Whether the gguf package can dequantise this type."""
+    try:
+        dequantize(np.zeros((1, GGML_QUANT_SIZES[kind][1]), np.uint8), kind)
+    except NotImplementedError:
+        return False
+    return True
 
 
 def _map(path: Path) -> mmap.mmap:

@@ -190,6 +190,15 @@ def test_an_unsupported_tensor_type_is_named(tmp_path: Path) -> None:
     assert "'token_embd.weight' has the type I8, which is not supported" in message
 
 
+def test_a_file_that_does_not_say_its_architecture(tmp_path: Path) -> None:
+    path = tmp_path / "nothing.gguf"
+    path.write_bytes(b"GGUF" + (3).to_bytes(4, "little") + bytes(16))
+    file = GgufFile.open(path)
+    assert repr(file) == f"<GgufFile {path} 0 keys, 0 tensors>"
+    with pytest.raises(ModelFileError, match=r"general\.architecture is missing"):
+        ModelOptions.from_gguf(file)
+
+
 def test_a_part_of_a_split_model(tmp_path: Path) -> None:
     path = tmp_path / "part.gguf"
     writer = GGUFWriter(path, "llama")
