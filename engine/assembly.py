@@ -8,11 +8,11 @@ from pathlib import Path
 
 from engine.core import Core
 from engine.fit import fit_line
-from engine.intake import Template, TextTokenizer
 from engine.protocol.errors import ConfigError
 from engine.protocol.settings import EngineSettings
 from engine.runner.base import BLOCK_TOKENS, ModelShape
 from engine.runner.registry import open_executor
+from engine.server.intake import Template, TextTokenizer
 from engine.text.chat_template import ChatTemplate
 from engine.text.tokenizer import Tokenizer
 from engine.weights.gguf import GgufFile

@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     port = ports.claim(arguments.host, arguments.port, "--port")
 
     from engine.assembly import open_engine
-    from engine.server import run as serve
+    from engine.server.app import run as serve
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("fewer").setLevel(logging.INFO)

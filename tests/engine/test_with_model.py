@@ -17,7 +17,7 @@ from engine.assembly import open_engine
 from engine.protocol.frames import Cancel, Count, Counted, Events, Generate
 from engine.protocol.sampling import Sampling
 from engine.protocol.settings import EngineSettings
-from tests.engine.test_link import linked
+from tests.engine.server.test_link import linked
 from tests.fakes.engine import TOKEN, Served, serve, until
 
 pytestmark = pytest.mark.model

@@ -15,7 +15,7 @@ from engine.core import Core
 from engine.protocol.errors import InvalidRequest
 from engine.protocol.settings import EngineSettings
 from engine.runner.base import Batch
-from engine.server import EngineApp, build_app, server_config
+from engine.server.app import EngineApp, build_app, server_config
 from tests.fakes.executor import HashExecutor
 from tests.fakes.tokenizer import START, ByteTokenizer, byte_tokenizer
 

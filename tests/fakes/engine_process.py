@@ -10,7 +10,7 @@ import socket
 import sys
 import time
 
-from engine.server import run
+from engine.server.app import run
 from tests.fakes.engine import TOKEN, fake_engine
 
 
