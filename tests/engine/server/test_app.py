@@ -23,7 +23,7 @@ from engine.protocol.frames import Event, Events, Generate, Hello, decode_from_e
 from engine.server.app import run
 from tests.fakes.engine import TOKEN, fake_engine
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 HEADERS = {"authorization": f"Bearer {TOKEN}"}
 CHAT = "/v1/chat/completions"
 
