@@ -6,12 +6,12 @@ from fewer.launch import Launch
 from fewer.terminal import DIM, painted
 
 
-def banner(launch: Launch, servable: bool) -> str:
-    """servable: the gateway has at least one route that can answer."""
+def banner(launch: Launch, fits: dict[str, str], servable: bool) -> str:
+    """fits: a line for each model; servable: the gateway has a route that can answer."""
     rows = [("chat page", f"{launch.url}/"), ("API", f"{launch.url}/v1 (OpenAI's format)")]
     rows += [("routes", ", ".join(_routes(launch)))]
     for engine in launch.engines:
-        rows += [("model", engine.name), ("fits", engine.fits)]
+        rows += [("model", engine.name), ("fits", fits[engine.name])]
     rows += [("try", _example(launch))]
     title = "Fewer is ready." if servable else "Fewer runs, but no route can answer yet."
     lines = [f"  {painted(f'{label:<10}', DIM)} {text}" for label, text in rows]

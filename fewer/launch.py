@@ -9,13 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from engine.fit import fit_line
-from engine.protocol.errors import ConfigError, ModelFileError
-from engine.runner.base import ModelShape
-from engine.runner.registry import shape_of
-from engine.weights.gguf import GgufFile
+from engine.protocol.errors import ModelFileError
+from engine.protocol.settings import EngineSettings
 from fewer import model_store, options, ports
-from fewer.machine import free_memory_bytes
 from gateway.config import Config
 
 LOOPBACK = "127.0.0.1"
@@ -24,14 +20,11 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class EngineLaunch:
-    """One engine process.
-
-    name: the model's in the configuration
-    fits: what of it fits into this machine, in one line
-    """
+    """One engine process. `name` is the model's in the configuration."""
 
     name: str
-    fits: str
+    path: Path
+    settings: EngineSettings
     command: list[str]
 
 
@@ -66,33 +59,12 @@ def prepare(arguments: argparse.Namespace) -> Launch:
 
 def _engine(arguments: argparse.Namespace, config: Config, name: str, port: int) -> EngineLaunch:
     settings = config.engine_settings(name)
-    file = GgufFile.open(_model_file(config.models[name].gguf or name))
-    shape = shape_of(file, settings.executor)
-    _check_window(config, name, shape)
     # With --model the child would not find our name for it in the file.
     command = [*_program("engine", arguments), "--model", arguments.model or name]
     command += ["--host", LOOPBACK, "--port", str(port)]
     for field, value in msgspec.structs.asdict(settings).items():
         command += [f"--{field.replace('_', '-')}", str(value)]
-    fits = fit_line(shape, settings, name=name, memory_bytes=free_memory_bytes())
-    return EngineLaunch(name, fits, command)
-
-
-def _check_window(config: Config, name: str, shape: ModelShape) -> None:
-    """Refuse a length that somebody asked of this very model and that it has not got.
-
-    The setting that holds for all engines is merely cut to the window of each.
-    """
-    asked = {f"models.{name}": config.models[name].max_model_len or 0}
-    for key, route in config.routes.items():
-        if route.model == name:
-            asked[f"routes.{key}"] = route.max_model_len or 0
-    for key, tokens in asked.items():
-        if tokens > shape.context_length:
-            raise ConfigError(
-                f"{key}.max_model_len: {tokens} is above the window of {name}. "
-                f"Set it to {shape.context_length} or less."
-            )
+    return EngineLaunch(name, _model_file(config.models[name].gguf or name), settings, command)
 
 
 def _model_file(gguf: str) -> Path:

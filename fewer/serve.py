@@ -83,13 +83,18 @@ async def _start(launch: Launch, supervisor: Supervisor, say: Callable[[str], No
     from fewer.banner import banner
     from fewer.health import until_ready
 
+    def read_models() -> dict[str, str]:
+        from fewer.survey import survey
+
+        return survey(launch)
+
     names = ", ".join(["the gateway", *(engine.name for engine in launch.engines)])
     say(f"starting {names}")
     with _spinner(f"starting {names}"):
-        await supervisor.start()
+        fits, _ = await asyncio.gather(asyncio.to_thread(read_models), supervisor.start())
         servable = await until_ready(launch.url, CONNECT_DEADLINE_S)
     supervisor.keep()
-    print(banner(launch, servable), flush=True)
+    print(banner(launch, fits, servable), flush=True)
 
 
 async def _stopped_while(stop: asyncio.Event, work: Coroutine[None, None, None]) -> bool:

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.protocol.errors import ConfigError, ModelFileError
+from engine.protocol.errors import ModelFileError
 from fewer import serve
-from fewer.banner import banner
 from fewer.launch import Launch, prepare
 from fewer.main import main
 
@@ -22,10 +21,10 @@ routes: {chat: {model: one}}
 
 
 @pytest.fixture
-def config(model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name in ("one", "two"):
-        (tmp_path / f"{name}.gguf").symlink_to(model_path)
+        (tmp_path / f"{name}.gguf").touch()
     path = tmp_path / "fewer.yaml"
     path.write_text(CONFIG)
     return path
@@ -65,6 +64,7 @@ def test_a_model_named_on_the_command_line_is_the_only_one(config: Path) -> None
     path = str(config.with_name("two.gguf"))
     launch = prepared("--config", str(config), "--model", path, "--workers", "2")
     (engine,) = launch.engines
+    assert engine.path == Path(path)
     assert option(engine.command, "--model") == path
     assert option(launch.gateway, "--model") == path
     assert option(launch.gateway, "--workers") == "2"
@@ -77,62 +77,18 @@ def test_a_missing_file_ends_it_before_anything_starts(config: Path) -> None:
 
 
 def test_a_published_model_that_is_missing_is_pulled(
-    config: Path, model_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pulled: list[str] = []
 
     def pull(name: str) -> Path:
         pulled.append(name)
-        return model_path
+        return Path(f"/cache/{name}.gguf")
 
     monkeypatch.setattr("fewer.models.pull_showing_progress", pull)
     (engine,) = prepared("--config", str(config), "--model", "smollm2-135m").engines
-    assert engine.name == "smollm2-135m"
+    assert engine.path == Path("/cache/smollm2-135m.gguf")
     assert pulled == ["smollm2-135m"]
-
-
-def test_what_fits_is_told_for_the_settings_of_each(config: Path) -> None:
-    one, two = prepared("--config", str(config)).engines
-    assert "of 4,096 tokens" in one.fits
-    assert "of 1,024 tokens" in two.fits
-    assert "64 MiB hold" in two.fits
-
-
-@pytest.mark.parametrize(
-    ("asked", "key"),
-    [
-        ("models: {one: {gguf: ./one.gguf, max_model_len: 8193}}", "models.one"),
-        (
-            "models: {one: {gguf: ./one.gguf}}\nroutes: {c: {model: one, max_model_len: 9000}}",
-            "routes.c",
-        ),
-    ],
-)
-def test_a_window_that_the_model_has_not_got_is_refused(config: Path, asked: str, key: str) -> None:
-    config.write_text(asked)
-    with pytest.raises(ConfigError, match=rf"{key}\.max_model_len: .* Set it to 8192 or less"):
-        prepared("--config", str(config))
-
-
-def test_a_window_for_all_engines_is_cut_to_that_of_each(config: Path) -> None:
-    config.write_text("engine: {max_model_len: 100000}\nmodels: {one: {gguf: ./one.gguf}}")
-    assert "of 8,192 tokens" in prepared("--config", str(config)).engines[0].fits
-
-
-def test_a_file_that_is_no_model_ends_it_before_anything_starts(config: Path) -> None:
-    config.with_name("one.gguf").unlink()
-    config.with_name("one.gguf").write_bytes(b"no model at all")
-    with pytest.raises(ModelFileError, match=r"one\.gguf"):
-        prepared("--config", str(config))
-
-
-def test_the_banner_tells_where_what_and_how(config: Path) -> None:
-    launch = prepared("--config", str(config))
-    shown = banner(launch, servable=True)
-    assert shown.startswith("\nFewer is ready.\n")
-    for part in (f"{launch.url}/\n", "chat → one", launch.engines[1].fits, '"model": "chat"'):
-        assert part in shown
-    assert "no route can answer yet" in banner(launch, servable=False)
 
 
 def test_an_upstream_needs_no_engine(config: Path) -> None:
