@@ -80,6 +80,12 @@ class Child:
             self.kill()
             await self.wait()
 
+    def hang_up(self) -> None:
+        """Ask it to read its configuration again. Does nothing before it is ready."""
+        if self.running and self.ready.is_set():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGHUP)
+
     def kill(self) -> None:
         """End it and all of its own at once. Does nothing when it has ended."""
         if self.running:

@@ -27,14 +27,17 @@ def run(arguments: argparse.Namespace) -> int:
     from gateway.server import run as serve
 
     lifeline = Lifeline() if arguments.supervised else None
-    config = options.with_listening(options.load_config(arguments), arguments)
+    source = options.source(arguments)
+    config = source.load()
+    server = options.with_listening(config, arguments).server
     serve(
         config,
-        host=config.server.host,
-        port=ports.claim(config.server.host, config.server.port, "--port"),
-        workers=config.server.workers,
+        host=server.host,
+        port=ports.claim(server.host, server.port, "--port"),
+        workers=server.workers,
         engine_port=arguments.engine_port,
         engine_token=engine_token(),
+        source=source,
         on_ready=lifeline.ready if lifeline else None,
     )
     return 0

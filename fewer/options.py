@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -11,6 +12,7 @@ from engine.protocol.errors import SetupError
 
 if TYPE_CHECKING:
     from gateway.config import Config
+    from gateway.source import Source
 
 DEFAULT_ENGINE_PORT = 8090
 
@@ -67,6 +69,13 @@ def load_config(arguments: argparse.Namespace) -> Config:
     if executor := getattr(arguments, "executor", None):
         config = replace(config, engine=replace(config.engine, executor=executor))
     return config
+
+
+def source(arguments: argparse.Namespace) -> Source:
+    """The configuration as `load_config` has it, to be read again whenever its file changes."""
+    from gateway.source import Source
+
+    return Source(arguments.config or Path("fewer.yaml"), partial(load_config, arguments))
 
 
 def with_listening(config: Config, arguments: argparse.Namespace) -> Config:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import signal
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
@@ -121,8 +122,10 @@ def _stop_event(supervisor: Supervisor) -> asyncio.Event:
         stop.set()
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)
+    # A terminal that was closed says so by SIGHUP; to a service it says that files have changed.
+    loop.add_signal_handler(signal.SIGHUP, on_signal if os.isatty(0) else supervisor.hang_up)
     return stop
 
 

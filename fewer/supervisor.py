@@ -74,6 +74,10 @@ class Supervisor:
         for child in self._children:
             await child.stop(deadline_s)
 
+    def hang_up(self) -> None:
+        """Have the first child, the gateway, read its configuration again."""
+        self._children[0].hang_up()
+
     def kill(self) -> None:
         """End every child at once; `stop` or `close` then sees them gone."""
         for child in self._children:

@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route, Router
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.backends.base import Backend
 from gateway.backends.pool import Backends
@@ -29,7 +29,9 @@ from gateway.middleware.guard import GuardMiddleware
 from gateway.middleware.limits import LimitsMiddleware
 from gateway.middleware.request_id import RequestIdMiddleware
 from gateway.pipeline import Pipeline
+from gateway.reload import Live, following
 from gateway.routes import Routes
+from gateway.serving import Serving
 from gateway.stores.keys import KeyStore
 from gateway.telemetry.metrics import Metrics
 from gateway.tenants import Tenants
@@ -51,78 +53,97 @@ def build(
     engine_port: int = 8090,
     engine_token: str = "",
     tune_garbage: bool = False,
-) -> ASGIApp:
+    live: Live | None = None,
+) -> Gateway:
     """The gateway as an ASGI application. It closes `backends` at its end.
 
     backends:     by model name; made from the configuration unless given
     tenants:      who may come in; by the keys of `config.store` unless given
     tune_garbage: the process is ours alone, so its garbage collector is run when nobody waits
+    live:         where `config` came from, to be followed; without it nothing changes
     """
-    pool = _pool(config, backends, engine_port, engine_token)
+    if backends is None:
+        backends = Backends.from_config(config, engine_port, engine_token)
+    elif not isinstance(backends, Backends):
+        backends = Backends(backends)
     if tenants is None:
         tenants = Tenants(KeyStore(config.store))
-    metrics, drain = Metrics(), Drain(config.server.drain_s)
-    table = _table(config, pool.all(), metrics, drain)
-    router = Router(
-        table,
-        redirect_slashes=False,
-        default=NothingHere(route.path for route in table),
-        lifespan=_lifespan(pool, drain, tune_garbage),
-    )
-    page_paths = [route.path for route in pages.routes()]
-    return _guarded(router, config, tenants, metrics, [LIVE, *page_paths])
+    return Gateway(config, backends, tenants, tune_garbage=tune_garbage, live=live)
 
 
-def _pool(
-    config: Config,
-    backends: Mapping[str, Backend] | Backends | None,
-    engine_port: int,
-    engine_token: str,
-) -> Backends:
-    if backends is None:
-        return Backends.from_config(config, engine_port, engine_token)
-    return backends if isinstance(backends, Backends) else Backends(backends)
+class Gateway:
+    """The ASGI application. Metrics, keys, pages and the drain outlast every configuration."""
 
+    def __init__(
+        self,
+        config: Config,
+        backends: Backends,
+        tenants: Tenants,
+        *,
+        tune_garbage: bool = False,
+        live: Live | None = None,
+    ) -> None:
+        self._metrics, self._drain = Metrics(), Drain(config.server.drain_s)
+        self._tenants = tenants
+        self._pages = pages.routes()
+        self._tune_garbage = tune_garbage
+        self._live = live
+        self._serving = Serving(config, backends, self._application)
+        self._lifespan = Router(lifespan=self._running)
 
-def _table(
-    config: Config, backends: Mapping[str, Backend], metrics: Metrics, drain: Drain
-) -> list[Route]:
-    """Every page there is. Bodies are read and limited where a page takes one."""
-    routes = Routes(config)
-    pipeline = Pipeline(config, routes, backends, metrics)
-    models = ModelsFace(config, routes)
-    health = HealthFace(routes, backends, drain)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        application = self._lifespan if scope["type"] == "lifespan" else self._serving
+        await application(scope, receive, send)
 
-    def post(application: ASGIApp) -> Methods:
-        return Methods(POST=LimitsMiddleware(application, config.server))
+    def exchange(self, config: Config) -> None:
+        """See `Serving.exchange`."""
+        self._serving.exchange(config)
 
-    def generation(format: Format) -> Methods:
-        return post(GenerationFace(format, pipeline, drain, config.server))
+    def _application(self, config: Config, backends: Mapping[str, Backend]) -> ASGIApp:
+        table = self._table(config, backends)
+        router = Router(
+            table, redirect_slashes=False, default=NothingHere(route.path for route in table)
+        )
+        public = [LIVE, *(page.path for page in self._pages)]
+        return _guarded(router, config, self._tenants, self._metrics, public)
 
-    return [
-        Route("/v1/chat/completions", generation(CHAT)),
-        Route("/v1/completions", generation(COMPLETIONS)),
-        Route("/v1/embeddings", post(EmbeddingsFace(config, pipeline, drain, metrics))),
-        Route("/v1/models", Methods(GET=models.all)),
-        Route("/v1/models/{name:path}", Methods(GET=models.one)),
-        Route(LIVE, Methods(GET=health.live)),
-        Route(READY, Methods(GET=health.ready)),
-        Route("/metrics", Methods(GET=MetricsFace(metrics))),
-        *(Route(page.path, Methods(GET=page.endpoint)) for page in pages.routes()),
-    ]
+    def _table(self, config: Config, backends: Mapping[str, Backend]) -> list[Route]:
+        """Every page there is. Bodies are read and limited where a page takes one."""
+        routes, metrics, drain = Routes(config), self._metrics, self._drain
+        pipeline = Pipeline(config, routes, backends, metrics)
+        models = ModelsFace(config, routes)
+        health = HealthFace(routes, backends, drain)
 
+        def post(application: ASGIApp) -> Methods:
+            return Methods(POST=LimitsMiddleware(application, config.server))
 
-def _lifespan(backends: Backends, drain: Drain, tune_garbage: bool) -> Any:
+        def generation(format: Format) -> Methods:
+            return post(GenerationFace(format, pipeline, drain, config.server))
+
+        return [
+            Route("/v1/chat/completions", generation(CHAT)),
+            Route("/v1/completions", generation(COMPLETIONS)),
+            Route("/v1/embeddings", post(EmbeddingsFace(config, pipeline, drain, metrics))),
+            Route("/v1/models", Methods(GET=models.all)),
+            Route("/v1/models/{name:path}", Methods(GET=models.one)),
+            Route(LIVE, Methods(GET=health.live)),
+            Route(READY, Methods(GET=health.ready)),
+            Route("/metrics", Methods(GET=MetricsFace(metrics))),
+            *(Route(page.path, Methods(GET=page.endpoint)) for page in self._pages),
+        ]
+
     @asynccontextmanager
-    async def lifespan(app: object) -> AsyncIterator[dict[str, Any]]:
+    async def _running(self, app: object) -> AsyncIterator[dict[str, Any]]:
+        """From the start of the server to its end, which ends all that still runs."""
         async with AsyncExitStack() as stack:
-            stack.push_async_callback(backends.aclose)
-            stack.callback(drain.cut)
-            if tune_garbage:
-                await stack.enter_async_context(collecting_when_idle(lambda: drain.running == 0))
-            yield {"drain": drain}
-
-    return lifespan
+            stack.push_async_callback(self._serving.aclose)
+            stack.callback(self._drain.cut)
+            if self._live is not None:
+                await stack.enter_async_context(following(self._live, self.exchange))
+            if self._tune_garbage:
+                idle = collecting_when_idle(lambda: self._drain.running == 0)
+                await stack.enter_async_context(idle)
+            yield {"drain": self._drain}
 
 
 def _guarded(

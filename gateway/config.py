@@ -14,8 +14,9 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec.structs import replace
 
-from engine.protocol.errors import InvalidRequest
+from engine.protocol.errors import ConfigError, InvalidRequest
 from engine.protocol.sampling import Sampling
+from gateway.backends.script import Script
 from gateway.config_file import Document, decode, read, suggestion
 from gateway.config_sections import (
     BudgetConfig,
@@ -130,7 +131,7 @@ def _model(
     return replace(
         model,
         gguf=_gguf(model.gguf, folder),
-        scripted=model.scripted and folder.absolute() / model.scripted,
+        scripted=model.scripted and _script(document, key, folder.absolute() / model.scripted),
         api_key=_api_key(document, key, model, folder),
     )
 
@@ -140,6 +141,15 @@ def _gguf(gguf: str | None, folder: Path) -> str | None:
     if gguf is None or ("/" not in gguf and not gguf.endswith(".gguf")):
         return gguf
     return str(folder.absolute() / Path(gguf).expanduser())
+
+
+def _script(document: Document, key: tuple[str, ...], path: Path) -> Path:
+    """The path of a script that can be played."""
+    try:
+        Script.read(path)
+    except ConfigError as error:
+        document.fail((*key, "scripted"), error.message)
+    return path
 
 
 def _check_url(

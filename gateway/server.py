@@ -17,11 +17,13 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.supervisors import Multiprocess
 
-from engine.protocol.errors import SetupError
+from engine.protocol.errors import ConfigError, SetupError
 from engine.protocol.http import HardenedHttpProtocol, HardenedWebSocketProtocol
 from gateway.app import build
 from gateway.config import Config
 from gateway.middleware.guard import is_loopback
+from gateway.reload import Live
+from gateway.source import Source
 from gateway.stores.keys import KeyStore
 from gateway.tenants import Tenants
 
@@ -38,15 +40,25 @@ WORKER_START_S = 60.0
 
 
 class Application:
-    """Makes the application in whichever process serves it. Travels to workers by pickle."""
+    """Makes the application in whichever process serves it. Travels to workers by pickle.
 
-    def __init__(self, config: Config, engine_port: int, engine_token: str) -> None:
-        self.config = config
+    live: the configuration, as it holds now and where it came from
+    """
+
+    def __init__(
+        self, config: Config, engine_port: int, engine_token: str, live: Live | None = None
+    ) -> None:
+        self.live = live
+        self._config = config
         self._engine_port = engine_port
         self._engine_token = engine_token
 
     def __repr__(self) -> str:
         return f"<Application of {len(self.config.routes)} routes>"
+
+    @property
+    def config(self) -> Config:
+        return self._config if self.live is None else self.live.config
 
     def __call__(self) -> ASGIApp:
         configure_logging()
@@ -55,6 +67,7 @@ class Application:
             engine_port=self._engine_port,
             engine_token=self._engine_token,
             tune_garbage=True,
+            live=self.live,
         )
 
 
@@ -90,13 +103,16 @@ def run(
     workers: int = 1,
     engine_port: int = 8090,
     engine_token: str = "",
+    source: Source | None = None,
     on_ready: Callable[[], object] | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain. Call it in the main thread.
 
+    source:   what `config` was loaded from, to be read again when it changes
     on_ready: called once requests are answered
     Raises `SetupError` when it cannot start.
     """
+    first = config
     server = msgspec.structs.replace(config.server, host=host, port=port, workers=workers)
     config = msgspec.structs.replace(config, server=server)
     check_access(config)
@@ -104,13 +120,15 @@ def run(
         listener = stack.enter_context(bind(host, port))
         if workers > 1:
             stack.enter_context(_shared_metrics())
-        application = Application(config, engine_port, engine_token)
+        live = Live(config, source, first) if source is not None else None
+        application = Application(config, engine_port, engine_token, live)
         settings = uvicorn_config(application)
         # Uvicorn raises the signal again once it has shut down; the work is done then.
         signal.signal(signal.SIGTERM, lambda number, frame: None)
         with suppress(KeyboardInterrupt):
             if workers > 1:
-                _Workers(settings, [listener], on_ready).run()
+                configure_logging()
+                _Workers(settings, [listener], live, on_ready).run()
             else:
                 _Server(settings, on_ready).run([listener])
 
@@ -189,13 +207,17 @@ class _Server(uvicorn.Server):
 
 
 class _Workers(Multiprocess):
+    """The parent of the workers. It alone looks at the configuration's file."""
+
     def __init__(
         self,
         config: uvicorn.Config,
         sockets: list[socket.socket],
+        live: Live | None,
         on_ready: Callable[[], object] | None,
     ) -> None:
         super().__init__(config, sockets)
+        self._live = live
         self._on_ready = on_ready
 
     def init_processes(self) -> None:
@@ -204,6 +226,32 @@ class _Workers(Multiprocess):
         ready = all(worker.wait_until_ready(WORKER_START_S, stop) for worker in self.processes)
         if ready and self._on_ready is not None:
             self._on_ready()
+
+    def keep_subprocess_alive(self) -> None:
+        """Called twice a second."""
+        super().keep_subprocess_alive()
+        if self._live is not None and self._live.source.has_changed():
+            self._reload(self._live)
+
+    def handle_hup(self) -> None:
+        """Uvicorn would replace every worker, and cut off what runs in it."""
+        if os.isatty(0):  # the terminal has gone
+            self.should_exit.set()
+        elif self._live is not None:
+            self._reload(self._live)
+
+    def _reload(self, live: Live) -> None:
+        """Have the workers read the file, if it is right. One that starts later gets it from us."""
+        try:
+            found = live.read()
+        except ConfigError as error:
+            live.complain(error)
+            return
+        live.config = found.config
+        live.tell(found)
+        for pid in [worker.pid for worker in self.processes if worker.pid]:
+            with suppress(ProcessLookupError):  # it has just died: the next one gets it from us
+                os.kill(pid, signal.SIGHUP)
 
 
 def _shared_metrics() -> ExitStack:

@@ -83,6 +83,7 @@ def serving(
         cwd=REPOSITORY,
         env={**os.environ, **(environ or {})},
         text=True,
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     ) as process:

@@ -48,7 +48,8 @@ class FakeApplication(Application):
         self._tenants = tenants
 
     def __call__(self) -> ASGIApp:
-        return build(self.config, self._backends, tenants=self._tenants)
+        self.gateway = build(self.config, self._backends, tenants=self._tenants)
+        return self.gateway
 
 
 @dataclass
@@ -60,6 +61,7 @@ class Gateway:
     server: uvicorn.Server
     port: int
     client: httpx2.AsyncClient
+    exchange: Callable[[Config], None]
 
     @property
     def scripted(self) -> ScriptedBackend:
@@ -109,7 +111,7 @@ async def running(
         async with httpx2.AsyncClient(
             base_url=f"http://127.0.0.1:{port}", timeout=30, verify=False
         ) as client:
-            yield Gateway(config, given, server, port, client)
+            yield Gateway(config, given, server, port, client, application.gateway.exchange)
         await server.shutdown([listener])
 
 

@@ -26,6 +26,7 @@ routes:
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("UPSTREAM_KEY", "sk-secret")
+    (tmp_path / "script.json").write_text('{"steps": []}')
     path = tmp_path / "fewer.yaml"
     path.write_text(CONFIG)
     return path

@@ -112,6 +112,17 @@ def test_a_running_answer_is_finished_before_the_end(config: Path) -> None:
             assert service.end() == 0
 
 
+def test_an_edited_file_holds_without_a_restart(service: Service, config: Path) -> None:
+    url = service.url()
+    config.write_text(CONFIG.replace("played}}", "played, budget: {max_tokens: 1}}}"))
+    service.until("fewer.yaml was read again")
+    assert answer(url) == "Tok"
+    config.write_text(CONFIG.replace("routes", "rutes"))
+    os.kill(service.process.pid, signal.SIGHUP)
+    service.until(r"fewer\.yaml:4:rutes: unknown key. Did you mean routes\?")
+    assert answer(url) == "Tok"
+
+
 def test_a_gateway_that_is_killed_comes_back(service: Service) -> None:
     url = service.url()
     os.kill(service.child("gateway"), signal.SIGKILL)

@@ -131,7 +131,7 @@ def test_without_a_file_one_small_model_is_served(
         ("store: redis://localhost", "2:store: must be sqlite, or sqlite:PATH."),
         ("engine: {threads: two}", "2:engine.threads: must be a whole number, not 'two'."),
         ("engine: {kv_cache_mb: 0}", "2:engine.kv_cache_mb: must be at least 1, not 0."),
-        ("engine: {executor: tpu}", "2:engine.executor: must be one of reference"),
+        ("engine: {executor: tpu}", "2:engine.executor: must be one of auto, cpu, reference"),
         ('server: {port: "${PORT}"}', "2:server.port: the environment variable PORT is not set."),
         ('server: {port: "${PORT:-x}"}', "2:server.port: must be a whole number, not 'x'."),
         ("server: {", "(syntax):"),
@@ -160,6 +160,8 @@ def test_a_mistake_is_pointed_out(tmp_path: Path, text: str, message: str) -> No
         ("{gguf: a, fallback: [b]}", "1:models.m.fallback: there is no 'b'."),
         ("{gguf: a, fallback: [m]}", "a model cannot be its own fallback."),
         ("{gguf: a, fallback: m}", "1:models.m.fallback: must be a list, not 'm'."),
+        ("{scripted: none.json}", "1:models.m.scripted: "),
+        ("{scripted: none.json}", "none.json: cannot read the script: No such file"),
         ("{gguf: a, timeout_s: 0}", "1:models.m.timeout_s: must be a number > 0.0, not 0."),
         ("{gguf: 7}", "1:models.m.gguf: must be text, not 7."),
         ("{gguf: a, api_key_file: none}", "1:models.m.api_key_file: cannot be read"),
@@ -212,6 +214,7 @@ def test_secrets_are_masked_and_read_from_files(tmp_path: Path) -> None:
 
 
 def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
+    (tmp_path / "s.json").write_text('{"steps": []}')
     config = loaded(
         tmp_path,
         "store: sqlite:state/k.sqlite3\n"

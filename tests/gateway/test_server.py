@@ -6,10 +6,12 @@ import asyncio
 import gc
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,9 +30,11 @@ STREAMED = CHAT_BODY | {"stream": True}
 
 PROGRAM = """
 import sys
+from functools import partial
 from pathlib import Path
 from gateway import garbage, server
 from gateway.config import load
+from gateway.source import Source
 
 if __name__ == "__main__":
     bind, ports = server.bind, []
@@ -41,8 +45,10 @@ if __name__ == "__main__":
         return listener
 
     server.bind = noting_bind
+    path = Path(sys.argv[1])
+    source = Source(path, partial(load, path, {}))
     server.run(
-        load(Path(sys.argv[1]), {}), host="127.0.0.1", port=0, workers=int(sys.argv[2]),
+        source.load(), host="127.0.0.1", port=0, workers=int(sys.argv[2]), source=source,
         on_ready=lambda: print(ports[0], flush=True),
     )
 """
@@ -66,17 +72,19 @@ def gateway_process(
     )
     (folder / "program.py").write_text(PROGRAM)
     environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    process = subprocess.Popen(
-        [sys.executable, str(folder / "program.py"), str(folder / "fewer.yaml"), str(workers)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environ,
-    )
+    with (folder / "log").open("w") as errors:
+        process = subprocess.Popen(
+            [sys.executable, str(folder / "program.py"), str(folder / "fewer.yaml"), str(workers)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=environ,
+        )
     try:
         assert process.stdout is not None
         port = process.stdout.readline().strip()
-        assert port, process.communicate()[1]
+        assert port, (folder / "log").read_text()
         yield process, f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
@@ -100,8 +108,7 @@ def test_sigterm_lets_running_streams_finish(tmp_path: Path) -> None:
         assert process.wait(10) == 0
         with pytest.raises(httpx2.ConnectError):
             httpx2.get(f"{url}/health/live")
-        _, errors = process.communicate()
-        assert "Traceback" not in errors
+        assert "Traceback" not in (tmp_path / "log").read_text()
 
 
 def test_what_outlasts_the_drain_fails_in_band(tmp_path: Path) -> None:
@@ -132,6 +139,78 @@ def test_workers_share_the_port_and_add_up_their_metrics(tmp_path: Path) -> None
 def _count(metrics: str) -> float:
     line = 'fewer_requests_total{route="chat",status="200"} '
     return next(float(each.removeprefix(line)) for each in metrics.splitlines() if line in each)
+
+
+def rewrite(folder: Path, **route: Any) -> None:
+    """The file again, with more about its route."""
+    path = folder / "fewer.yaml"
+    config = json.loads(path.read_text())
+    config["routes"]["chat"] = {"model": "one"} | route
+    path.write_text(json.dumps(config, indent=1))
+
+
+def decisions(url: str, times: int = 6) -> set[str]:
+    """What a few requests, each on a connection of its own, are told of policies."""
+    answers = [httpx2.post(f"{url}/v1/chat/completions", json=CHAT_BODY) for _ in range(times)]
+    return {answer.headers["x-fewer-decisions"] for answer in answers}
+
+
+def until_filled(url: str, max_tokens: int) -> None:
+    """Returns once every worker fills in so many."""
+    reason = f"max_tokens filled: {max_tokens}"
+    while not all(reason in told for told in decisions(url)):
+        pass
+
+
+def workers_of(process: subprocess.Popen[str]) -> list[int]:
+    """Multiprocessing's resource tracker is a child, too."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [
+        int(child)
+        for child in children
+        if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()
+    ]
+
+
+def said(folder: Path, what: str) -> list[str]:
+    """Lines of the log with this, once there is one."""
+    log = folder / "log"
+    while not (found := [line for line in log.read_text().splitlines() if what in line]):
+        time.sleep(0.01)
+    return found
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_edited_file_holds_in_every_worker(tmp_path: Path, workers: int) -> None:
+    with gateway_process(tmp_path, {"steps": [{"text": "a"}]}, workers) as (process, url):
+        assert decisions(url) == {"[]"}
+        rewrite(tmp_path, budget={"max_tokens": 7})
+        until_filled(url, 7)
+        rewrite(tmp_path, buget={"max_tokens": 8})
+        process.send_signal(signal.SIGHUP)
+        said(tmp_path, "routes.chat.buget")
+        until_filled(url, 7)
+        rewrite(tmp_path, budget={"max_tokens": 9})
+        process.send_signal(signal.SIGHUP)
+        until_filled(url, 9)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    (line,) = said(tmp_path, "buget")
+    assert re.search(r"fewer\.yaml:\d+:routes\.chat\.buget: unknown key\. Did you mean", line)
+    assert len(said(tmp_path, "was read again")) == 2
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def test_a_worker_that_starts_later_has_the_latest(tmp_path: Path) -> None:
+    with gateway_process(tmp_path, {"steps": [{"text": "a"}]}, 2) as (process, url):
+        rewrite(tmp_path, budget={"max_tokens": 7})
+        until_filled(url, 7)
+        first = workers_of(process)
+        os.kill(first[0], signal.SIGKILL)
+        while {*workers_of(process)} <= {*first}:
+            time.sleep(0.01)
+        until_filled(url, 7)
+        assert len(said(tmp_path, "was read again")) == 1
 
 
 def test_a_taken_port_is_named() -> None:
@@ -167,7 +246,7 @@ def test_without_keys_only_loopback_is_served(tmp_path: Path) -> None:
 
 def test_the_token_is_in_no_repr(tmp_path: Path) -> None:
     application = server.Application(config_in(tmp_path, "127.0.0.1"), 1, "token-of-the-engine")
-    assert "token-of-the-engine" not in repr(application) + repr(vars(application)["config"])
+    assert "token-of-the-engine" not in repr(application) + repr(application.config)
 
 
 async def test_the_collector_runs_when_idle_and_is_given_back(
