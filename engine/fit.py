@@ -61,14 +61,12 @@ GPUS = {
 class Fit:
     """One model on one machine under given settings.
 
-    value_bytes: bytes of one weight and of one K or V value, as kept there
-    pool_bytes:  memory of the KV pool; negative when not even weights and activations fit
+    pool_bytes: memory of the KV pool; negative when not even weights and activations fit
     """
 
     shape: ModelShape
     machine: Machine
     settings: EngineSettings
-    value_bytes: int
     pool_bytes: int
 
     @property
@@ -129,12 +127,11 @@ class Fit:
         """Of the chunk of positions start to end: its matrix products and its attention."""
         shape = self.shape
         rows = end - start
-        weights = shape.weight_bytes // self.value_bytes
         # The embedding is looked up, and the output layer is computed for one row only.
         table = shape.vocab_size * shape.hidden
         attended = rows * start + rows * (rows + 1) / 2
         attention = 4 * shape.layers * shape.heads * shape.head_dim * attended
-        return 2.0 * max(0, weights - table) * rows + 2.0 * table + attention
+        return 2.0 * max(0, shape.num_weights - table) * rows + 2.0 * table + attention
 
     def _traffic_bytes(self, context_tokens: int) -> int:
         """Of one chunk: every weight once, and the KV of all positions so far."""
@@ -142,8 +139,8 @@ class Fit:
 
 
 def fit_machine(shape: ModelShape, settings: EngineSettings, machine: Machine) -> Fit:
-    """Under the reference executor, whose pool is `kv_cache_mb`, as `fewer serve` takes it."""
-    return Fit(shape, machine, settings, _FLOAT32_BYTES, settings.kv_cache_mb * MIB)
+    """Under the executor of `shape`, whose pool is `kv_cache_mb`, as `fewer serve` takes it."""
+    return Fit(shape, machine, settings, settings.kv_cache_mb * MIB)
 
 
 def fit_gpu(shape: ModelShape, settings: EngineSettings, gpu: Machine) -> Fit:
@@ -158,9 +155,10 @@ def fit_gpu(shape: ModelShape, settings: EngineSettings, gpu: Machine) -> Fit:
         activation_bytes_per_token=(
             shape.activation_bytes_per_token * _BFLOAT16_BYTES // _FLOAT32_BYTES
         ),
+        precision="bfloat16",
     )
     usable = replace(gpu, memory_bytes=int(gpu.memory_bytes * GPU_MEMORY_SHARE))
-    empty = Fit(half, usable, settings, _BFLOAT16_BYTES, 0)
+    empty = Fit(half, usable, settings, 0)
     return replace(empty, pool_bytes=usable.memory_bytes - empty.total_bytes)
 
 

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from engine.fit import Fit, Machine
     from engine.protocol.settings import EngineSettings
 
+from fewer.options import add_executor
+
 _GPU_NAMES = "H200, H100, A100-80, A100-40, L40S, A10, L4, RTX4090, RTX3090, T4"
 
 
@@ -23,6 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kv-cache-mb", metavar="MIB", type=int, help="KV pool on this machine (default: 512)"
     )
+    add_executor(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -34,11 +37,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     settings = _settings(arguments)
     file = GgufFile.open(model_store.resolve(arguments.model))
-    shape = shape_of(file, settings.executor)
     if arguments.gpu is not None:
-        fit = fit_gpu(shape, settings, _gpu(arguments.gpu))
+        fit = fit_gpu(shape_of(file, "reference"), settings, _gpu(arguments.gpu))
     else:
-        fit = fit_machine(shape, settings, this_machine())
+        fit = fit_machine(shape_of(file, settings.executor), settings, this_machine())
     _print_memory(arguments.model, fit, on_gpu=arguments.gpu is not None)
     _print_lengths(fit)
     _print_verdict(fit, on_gpu=arguments.gpu is not None)
@@ -51,13 +53,14 @@ def _settings(arguments: argparse.Namespace) -> EngineSettings:
     from engine.protocol.errors import SetupError
     from engine.protocol.settings import EngineSettings
 
+    settings = EngineSettings(executor=arguments.executor or "auto")
     given = {"max_model_len": arguments.context, "kv_cache_mb": arguments.kv_cache_mb}
     wanted = {name: value for name, value in given.items() if value is not None}
     for name, value in wanted.items():
         if value < 1:
             option = {"max_model_len": "--context", "kv_cache_mb": "--kv-cache-mb"}[name]
             raise SetupError(f"{option} must be at least 1, not {value}.")
-    return msgspec.structs.replace(EngineSettings(), **wanted)
+    return msgspec.structs.replace(settings, **wanted)
 
 
 def _gpu(name: str) -> Machine:
@@ -80,10 +83,9 @@ def _print_memory(model: str, fit: Fit, *, on_gpu: bool) -> None:
     from engine.fit import GPU_MEMORY_SHARE, mib
 
     shape, settings = fit.shape, fit.settings
-    precision = "bfloat16" if on_gpu else f"float32, the {settings.executor} executor"
     share = f"{GPU_MEMORY_SHARE:.0%} of the GPU's memory" if on_gpu else "free memory"
     rows = [
-        ("weights", mib(shape.weight_bytes), precision),
+        ("weights", mib(shape.weight_bytes), shape.precision),
         ("activations", mib(fit.activation_bytes), f"steps of {settings.max_num_batched_tokens:,}"),
         ("KV pool", mib(max(0, fit.pool_bytes)), f"{fit.pool_tokens:,} tokens"),
         ("in all", mib(fit.total_bytes), f"of {mib(fit.machine.memory_bytes)}, {share}"),

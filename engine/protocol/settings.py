@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-ExecutorName = Literal["reference"]
+ExecutorName = Literal["auto", "cpu", "reference"]
 
 
 class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -21,7 +21,9 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     target_itl_ms:          gap between two tokens of a running stream that prefill chunks are
                             cut to keep, where the hardware allows it
     threads:                CPU threads of the executor; 0 takes one per core
-    executor:               how steps are computed; picked here, never swapped silently
+    executor:               how steps are computed. cpu: the native step; reference: plain torch,
+                            slow, the meaning; auto: cpu where it can be built and holds the
+                            model, else reference, which is said in the log
     """
 
     max_model_len: int = 4096
@@ -31,4 +33,4 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kv_cache_mb: int = 512
     target_itl_ms: int = 100
     threads: int = 0
-    executor: ExecutorName = "reference"
+    executor: ExecutorName = "auto"

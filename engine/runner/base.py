@@ -91,12 +91,16 @@ class ModelShape:
     vocab_size: int
     context_length: int
     """The model's own window, in tokens."""
+    num_weights: int
+    """Weights, whatever they are kept in."""
     weight_bytes: int
     """Bytes of weights as the executor keeps them."""
     kv_bytes_per_token: int
     """Bytes of K and V for one token over all layers, as the executor keeps them."""
     activation_bytes_per_token: int
     """Peak bytes of temporaries for each row of a step."""
+    precision: str
+    """What weights and KV are kept in, in words."""
 
 
 class Executor(ABC):

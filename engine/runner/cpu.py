@@ -15,14 +15,13 @@ from numpy.typing import NDArray
 
 from engine.models.registry import ModelOptions
 from engine.models.rope import rope_tables
-from engine.protocol.errors import ModelFileError
 from engine.protocol.sampling import Sampling
 from engine.protocol.settings import EngineSettings
-from engine.runner.base import Batch, Executor, Int32, ModelShape, Sampled, SampleRow
+from engine.runner.base import Batch, Executor, Int32, Sampled, SampleRow
+from engine.runner.shape import cpu_shape
 from engine.weights.gguf import GgufFile
-from engine.weights.pack import GROUP, GROUP_BYTES, packed
+from engine.weights.pack import GROUP_BYTES, packed
 from kernels.cpu.binding import (
-    HEAD_DIMS,
     Config,
     Matrix,
     NativeModel,
@@ -30,7 +29,6 @@ from kernels.cpu.binding import (
     StepArrays,
     Vector,
 )
-from kernels.cpu.build import BuildError
 
 _MATRICES = {
     "attn_q": Matrix.QUERY, "attn_k": Matrix.KEY, "attn_v": Matrix.VALUE,
@@ -50,12 +48,8 @@ class CpuExecutor(Executor):
 
     name = "cpu"
 
-    def __init__(
-        self, file: GgufFile, options: ModelOptions, shape: ModelShape, settings: EngineSettings
-    ) -> None:
-        """Raises `ModelFileError` for a model that the native step cannot hold."""
-        _check(file, options)
-        self.shape = shape
+    def __init__(self, file: GgufFile, options: ModelOptions, settings: EngineSettings) -> None:
+        self.shape = cpu_shape(file, options)
         positions = min(settings.max_model_len, options.context_length)
         config = Config(
             options.layers, options.hidden, options.heads, options.kv_heads, options.head_dim,
@@ -64,10 +58,7 @@ class CpuExecutor(Executor):
             settings.threads or len(os.sched_getaffinity(0)), options.no_rope_interval,
             options.norm_epsilon, options.head_dim**-0.5,
         )  # fmt: skip
-        try:
-            self._model = NativeModel(config)
-        except BuildError as error:
-            raise ModelFileError(f"The cpu executor is not available here: {error}") from error
+        self._model = NativeModel(config)
         _load(self._model, file, options, positions)
 
     def allocate(self, num_blocks: int) -> None:
@@ -132,20 +123,6 @@ def _plain(s: Sampling) -> bool:
 
 def _array(ids: list[int]) -> Int32:
     return np.array(ids, np.int32)
-
-
-def _check(file: GgufFile, options: ModelOptions) -> None:
-    if options.head_dim not in HEAD_DIMS:
-        raise ModelFileError(
-            f"{file.path}: the cpu executor takes heads of {', '.join(map(str, HEAD_DIMS))} "
-            f"values, not {options.head_dim}; use --executor reference."
-        )
-    for what, width in (("hidden", options.hidden), ("feed-forward", options.intermediate)):
-        if width % GROUP:
-            raise ModelFileError(
-                f"{file.path}: the cpu executor needs a {what} width that is a multiple of "
-                f"{GROUP}, not {width}; use --executor reference."
-            )
 
 
 def _load(model: NativeModel, file: GgufFile, options: ModelOptions, positions: int) -> None:

@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
+import logging
 import os
 
 from engine.models.registry import ModelOptions
-from engine.protocol.errors import SetupError
+from engine.protocol.errors import ModelFileError, SetupError
 from engine.protocol.settings import EngineSettings
 from engine.runner.base import Executor, ModelShape
-from engine.runner.shape import reference_shape
+from engine.runner.shape import cpu_refusal, cpu_shape, reference_shape
 from engine.weights.gguf import GgufFile
+from kernels.cpu.build import BuildError, library
+
+_logger = logging.getLogger("fewer.engine")
 
 
 def open_executor(name: str, file: GgufFile, settings: EngineSettings) -> Executor:
     """Load the model's weights. `allocate` comes next.
 
+    name: `auto` takes `cpu` where that can hold the model on this machine, else `reference`,
+          and says in the log why
+
     Raises `ModelFileError` for a model that cannot be computed exactly, and `SetupError` for an
-    executor that does not exist. Imports torch only where the executor needs it.
+    executor that does not exist or cannot be built here. Imports torch only where it is needed.
     """
     options = ModelOptions.from_gguf(file)
-    if name != "reference":
-        raise _unknown(name)
+    if resolve(name, file, options) == "cpu":
+        if refusal := cpu_refusal(file, options):
+            raise ModelFileError(f"{refusal} Use --executor reference.")
+        from engine.runner.cpu import CpuExecutor
+
+        return CpuExecutor(file, options, settings)
     # OpenMP threads that spin while one of them has lost its core hold up the whole step: beside
     # other work, steps took ten times as long. Read once, when torch is first imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from engine.runner.reference import ReferenceExecutor
 
-    return ReferenceExecutor(file, options, settings.threads or _cores())
+    return ReferenceExecutor(file, options, settings.threads or usable_cores())
 
 
 def shape_of(file: GgufFile, executor: str) -> ModelShape:
@@ -34,17 +45,36 @@ def shape_of(file: GgufFile, executor: str) -> ModelShape:
 
     Raises as `open_executor` does.
     """
-    if executor != "reference":
-        raise _unknown(executor)
-    return reference_shape(ModelOptions.from_gguf(file))
+    options = ModelOptions.from_gguf(file)
+    if resolve(executor, file, options) == "cpu":
+        return cpu_shape(file, options)
+    return reference_shape(options)
 
 
-def _cores() -> int:
+def resolve(name: str, file: GgufFile, options: ModelOptions) -> str:
+    """`cpu` or `reference`. Compiles the native step where it is not in the cache yet.
+
+    Raises `SetupError` for another name, and for `cpu` where it cannot be built.
+    """
+    if name == "reference":
+        return name
+    if name not in ("auto", "cpu"):
+        raise SetupError(f"There is no executor {name!r}; there are: auto, cpu, reference.")
+    refusal = cpu_refusal(file, options) if name == "auto" else None
+    try:
+        if refusal is None:
+            library()
+            return "cpu"
+    except BuildError as error:
+        if name == "cpu":
+            raise SetupError(f"The cpu executor is not available here: {error}") from error
+        refusal = str(error)
+    _logger.warning("Taking the reference executor, which is slow: %s", refusal)
+    return "reference"
+
+
+def usable_cores() -> int:
     """Those this process may use, which in a container are fewer than the machine's."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _unknown(name: str) -> SetupError:
-    return SetupError(f"There is no executor {name!r}; there is: reference.")

@@ -1,18 +1,65 @@
-"""What a model needs under each executor, from its options alone."""
+"""What a model needs under each executor, from its options and the file's header alone."""
 
 from __future__ import annotations
 
 import math
 
+from gguf.constants import GGML_QUANT_SIZES
+
 from engine.models.registry import ModelOptions
 from engine.runner.base import ModelShape
+from engine.weights.gguf import GgufFile
+from engine.weights.pack import GROUP, packed_type
 
 _FLOAT32_BYTES = 4
+_BFLOAT16_BYTES = 2
+CPU_HEAD_DIMS = (64, 80, 96, 128)
 
 
 def reference_shape(options: ModelOptions) -> ModelShape:
     """Under the reference executor, which keeps everything in float32."""
-    values = sum(math.prod(shape) for _, shape in options.tensor_shapes())
+    return _shape(
+        options, _num_weights(options) * _FLOAT32_BYTES, _FLOAT32_BYTES, _widest(options), "float32"
+    )
+
+
+def cpu_shape(file: GgufFile, options: ModelOptions) -> ModelShape:
+    """Under the cpu executor: packed 4- and 8-bit weights, bf16 KV, logits of sampled rows only."""
+    weight_bytes = 0
+    for name, shape in options.tensor_shapes():
+        if len(shape) == 1:
+            weight_bytes += math.prod(shape) * _FLOAT32_BYTES
+        else:
+            size, size_bytes = GGML_QUANT_SIZES[packed_type(file.info(name).type)]
+            weight_bytes += math.prod(shape) // size * size_bytes
+    attention = 4 * options.heads * options.head_dim + 2 * options.kv_heads * options.head_dim
+    values = 3 * options.hidden + attention + options.intermediate
+    return _shape(options, weight_bytes, _BFLOAT16_BYTES, values, "4 and 8 bit, bfloat16 KV")
+
+
+def cpu_refusal(file: GgufFile, options: ModelOptions) -> str | None:
+    """Why the native step cannot hold this model, as a sentence; None where it can."""
+    if options.head_dim not in CPU_HEAD_DIMS:
+        return (
+            f"{file.path}: the cpu executor takes heads of {', '.join(map(str, CPU_HEAD_DIMS))} "
+            f"values, not {options.head_dim}."
+        )
+    for what, width in (("hidden", options.hidden), ("feed-forward", options.intermediate)):
+        if width % GROUP:
+            return (
+                f"{file.path}: the cpu executor needs a {what} width that is a multiple of "
+                f"{GROUP}, not {width}."
+            )
+    return None
+
+
+def _shape(
+    options: ModelOptions,
+    weight_bytes: int,
+    kv_value_bytes: int,
+    activation_values: int,
+    precision: str,
+) -> ModelShape:
     kv_values = 2 * options.layers * options.kv_heads * options.head_dim
     return ModelShape(
         name=options.name,
@@ -24,13 +71,19 @@ def reference_shape(options: ModelOptions) -> ModelShape:
         head_dim=options.head_dim,
         vocab_size=options.vocab_size,
         context_length=options.context_length,
-        weight_bytes=values * _FLOAT32_BYTES,
-        kv_bytes_per_token=kv_values * _FLOAT32_BYTES,
-        activation_bytes_per_token=_activation_values(options) * _FLOAT32_BYTES,
+        num_weights=_num_weights(options),
+        weight_bytes=weight_bytes,
+        kv_bytes_per_token=kv_values * kv_value_bytes,
+        activation_bytes_per_token=activation_values * _FLOAT32_BYTES,
+        precision=precision,
     )
 
 
-def _activation_values(options: ModelOptions) -> int:
+def _num_weights(options: ModelOptions) -> int:
+    return sum(math.prod(shape) for _, shape in options.tensor_shapes())
+
+
+def _widest(options: ModelOptions) -> int:
     """Values alive at once for a row: the widest part of a layer, or the logits."""
     attention = 4 * options.heads * options.head_dim + 2 * options.kv_heads * options.head_dim
     feed_forward = 3 * options.intermediate

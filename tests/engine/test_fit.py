@@ -23,9 +23,11 @@ SMOLLM2 = ModelShape(
     head_dim=64,
     vocab_size=49152,
     context_length=8192,
+    num_weights=134_515_008,
     weight_bytes=134_515_008 * 4,
     kv_bytes_per_token=2 * 30 * 3 * 64 * 4,
     activation_bytes_per_token=200_000,
+    precision="float32",
 )
 SETTINGS = EngineSettings()
 LAPTOP = Machine("laptop", 8 * 1024 * MIB, bandwidth_bytes_s=20e9, peak_flops=100e9)

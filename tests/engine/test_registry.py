@@ -236,7 +236,7 @@ def test_shape_and_refusals_need_no_torch(tmp_path: Path) -> None:
 def test_an_executor_that_does_not_exist(tmp_path: Path) -> None:
     write_tiny_gguf(tmp_path / "tiny.gguf", TinyModel())
     file = GgufFile.open(tmp_path / "tiny.gguf")
-    with pytest.raises(SetupError, match="no executor 'tpu'; there is: reference"):
+    with pytest.raises(SetupError, match="no executor 'tpu'; there are: auto, cpu, reference"):
         open_executor("tpu", file, EngineSettings())
     with pytest.raises(SetupError, match="no executor 'tpu'"):
         shape_of(file, "tpu")

@@ -52,7 +52,7 @@ def model(model_path: Path) -> GgufFile:
     return GgufFile.open(model_path)
 
 
-@pytest.fixture(scope="module", params=["reference"])
+@pytest.fixture(scope="module", params=["reference", "cpu"])
 def executor(request: pytest.FixtureRequest, model: GgufFile) -> Iterator[Lent]:
     settings = EngineSettings(executor=request.param, threads=1, max_num_batched_tokens=512)
     inner = open_executor(request.param, model, settings)

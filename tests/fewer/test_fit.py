@@ -24,7 +24,7 @@ def rows(out: str) -> dict[str, list[str]]:
 
 
 def test_what_fits_on_this_machine(model_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fit", str(model_path)]) == 0
+    assert main(["fit", str(model_path), "--executor", "reference"]) == 0
     out = capsys.readouterr().out
     assert "(llama) on box" in out
     assert "45.0 KiB   per token" in out
@@ -34,6 +34,16 @@ def test_what_fits_on_this_machine(model_path: Path, capsys: pytest.CaptureFixtu
     assert list(table) == ["512", "1,024", "2,048", "4,096", "8,192"]
     assert table["4,096"][1:4] == ["180", "MiB", "2"]
     assert table["4,096"][-3:] == ["the", "served", "context"]
+
+
+def test_the_native_executor_needs_less(
+    model_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fit", str(model_path), "--executor", "cpu"]) == 0
+    out = capsys.readouterr().out
+    assert "4 and 8 bit, bfloat16 KV" in out
+    assert "22.5 KiB   per token" in out
+    assert "Fits: 5 requests of 4,096 tokens run safely at once." in out
 
 
 def test_what_fits_on_a_named_gpu(model_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,6 +60,7 @@ def test_a_longer_context_says_what_it_costs(
     model_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["fit", str(model_path), "--context", "8000", "--kv-cache-mb", "200"]
+    words += ["--executor", "reference"]
     assert main(words) == 1
     out = capsys.readouterr().out
     assert (
@@ -68,7 +79,7 @@ def test_a_machine_that_is_too_small(
     model_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(machine, "this_machine", lambda: Machine("tiny", 1 << 30))
-    assert main(["fit", str(model_path)]) == 1
+    assert main(["fit", str(model_path), "--executor", "reference"]) == 1
     out = capsys.readouterr().out
     assert "Does not fit: 101 MiB are missing." in out
     assert "unknown" in out
