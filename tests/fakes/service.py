@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
-SILENCE_S = 60.0
+SILENCE_S = 180.0
 
 
 class Service:
