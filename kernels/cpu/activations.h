@@ -1,13 +1,14 @@
 // Rows of activations as int8 in groups of 32, the right-hand side of every matrix product.
 #pragma once
+#include "abi.h"
 #include "memory.h"
 #include "vector.h"
 
 namespace fewer {
 
-constexpr int GROUP = 32;  // values that share a scale, as in GGUF's Q4_0, Q4_1 and Q8_0
-
 struct Activations {
+    static constexpr float SMALLEST = 1e-30f;  // below it 127 / largest would be infinite
+
     int columns = 0, groups = 0;
     std::int8_t* values = nullptr;  // [rows][columns]
     float* scale = nullptr;         // [rows][groups]
@@ -23,10 +24,11 @@ struct Activations {
         offset = arena.take<int>(std::size_t(rows) * groups);
     }
 
-    // Quantise 32 floats into group g of a row: symmetric, round to nearest even.
+    // Quantise 32 floats into group g of a row: symmetric, round to nearest even. Values are
+    // -127 to 127; a NaN becomes some byte, its group's scale tells.
     FEWER_INLINE void set(int row, int g, Float16 first, Float16 second) {
         const float largest = max_lanes(maximum(absolute(first), absolute(second)));
-        const float inverse = largest > 0 ? 127.f / largest : 0.f;
+        const float inverse = largest > SMALLEST ? 127.f / largest : 0.f;
         const Int16 a = to_int(first * splat(inverse)), b = to_int(second * splat(inverse));
         std::int8_t* out = values + std::size_t(row) * columns + g * GROUP;
         store_int8(out, a);
@@ -35,7 +37,7 @@ struct Activations {
         const std::size_t at = std::size_t(row) * groups + g;
         scale[at] = largest / 127.f;
         scaled_sum[at] = scale[at] * float(sum);
-        offset[at] = -128 * sum;
+        offset[at] = int(u32(sum) * u32(-128));  // unsigned: out of a NaN comes any sum
     }
 
     void set_row(int row, const float* x) {
@@ -50,7 +52,8 @@ struct Activations {
         const Float16 r = splat(1.f / __builtin_sqrtf(mean + epsilon));
         for (int g = 0; g < groups; g++) {
             const int i = g * GROUP;
-            set(row, g, load(x + i) * r * load(weight + i), load(x + i + 16) * r * load(weight + i + 16));
+            set(row, g, load(x + i) * r * load(weight + i),
+                load(x + i + 16) * r * load(weight + i + 16));
         }
     }
 };

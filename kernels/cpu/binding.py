@@ -219,8 +219,7 @@ class _Batch(ctypes.Structure):
 
 class _Outcome(ctypes.Structure):
     _fields_ = [
-        (name, ctypes.c_void_p)
-        for name in ("rows", "sampled", "alternative_ids", "alternative_logprobs", "logits")
+        (name, ctypes.c_void_p) for name in ("rows", "sampled", "top_ids", "top_logprobs", "logits")
     ]
 
 

@@ -1,4 +1,4 @@
-"""Compile the native step once for each instruction set; cached by sources, compiler and flags.
+"""Compile the native step once for each instruction set; cached by sources and flags.
 
 `python -m kernels.cpu.build` builds every instruction set, which is what a container image
 wants; at run time the best one that this processor has is taken.
@@ -38,7 +38,7 @@ _CPU_FLAGS = {
 
 
 class BuildError(RuntimeError):
-    """The native step cannot be built or used here; the message says why, on one line."""
+    """The native step cannot be built or used here; the message says why and what to do."""
 
 
 def supported_isas() -> list[str]:
@@ -55,6 +55,9 @@ def supported_isas() -> list[str]:
 def library(isa: str | None = None, extra_flags: tuple[str, ...] = ()) -> Path:
     """The built library for an instruction set, compiled first if it is not in the cache.
 
+    isa: None takes the best that this processor has. A library that is in the cache needs no
+         compiler, so an image may leave the compiler behind.
+
     Raises BuildError when the processor has none of the instruction sets, when there is no
     C++ compiler, or when compiling fails.
     """
@@ -62,15 +65,19 @@ def library(isa: str | None = None, extra_flags: tuple[str, ...] = ()) -> Path:
         isas = supported_isas()
         if not isas:
             raise BuildError(
-                "the cpu executor needs an x86-64 Linux machine with AVX2; "
-                "use --executor reference here."
+                "it needs an x86-64 processor with AVX2, and Linux; use --executor reference."
             )
         isa = isas[0]
-    compiler = _compiler()
     flags = (*COMMON_FLAGS, *ISA_FLAGS[isa], *extra_flags)
-    target = _cache() / f"step-{isa}-{_digest(compiler, flags)}.so"
+    target = _cache() / f"step-{isa}-{_digest(flags)}.so"
     if not target.exists():
-        _compile(compiler, flags, target)
+        try:
+            _compile(_compiler(), flags, target)
+        except OSError as error:
+            raise BuildError(
+                f"{target.parent} cannot be written: {error.strerror}; set XDG_CACHE_HOME to a "
+                "folder that can, or use --executor reference."
+            ) from error
     return target
 
 
@@ -84,7 +91,7 @@ def _compiler() -> str:
         if name and (found := shutil.which(name)):
             return found
     raise BuildError(
-        "no C++ compiler found (g++, clang++ or $CXX); install one, or use --executor reference."
+        "it needs a C++ compiler (g++, clang++ or $CXX); install one, or use --executor reference."
     )
 
 
@@ -92,34 +99,28 @@ def _sources() -> list[Path]:
     return sorted(SOURCES.glob("*.cpp"))
 
 
-def _digest(compiler: str, flags: tuple[str, ...]) -> str:
-    version = subprocess.run(
-        [compiler, "--version"], capture_output=True, text=True, check=True
-    ).stdout
-    digest = hashlib.sha256(version.encode())
-    digest.update(" ".join(flags).encode())
+def _digest(flags: tuple[str, ...]) -> str:
+    digest = hashlib.sha256(" ".join(flags).encode())
     for source in sorted([*_sources(), *SOURCES.glob("*.h")]):
         digest.update(source.name.encode() + source.read_bytes())
     return digest.hexdigest()[:16]
 
 
 def _compile(compiler: str, flags: tuple[str, ...], target: Path) -> None:
-    """Compile the sources side by side, link, and move into place at once."""
+    """Compile the sources side by side, link, and move the result into place at once."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        objects = [Path(scratch) / f"{source.stem}.o" for source in _sources()]
         compile_flags = [flag for flag in flags if flag != "-shared"]
-        with ThreadPoolExecutor() as pool:
-            list(
-                pool.map(
-                    lambda pair: _run(
-                        [compiler, *compile_flags, "-c", str(pair[0]), "-o", str(pair[1])]
-                    ),
-                    zip(_sources(), objects, strict=True),
-                )
-            )
+
+        def compile_one(source: Path) -> str:
+            made = str(Path(scratch) / f"{source.stem}.o")
+            _run([compiler, *compile_flags, "-c", str(source), "-o", made])
+            return made
+
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            objects = list(pool.map(compile_one, _sources()))
         linked = Path(scratch) / "step.so"
-        _run([compiler, *flags, *map(str, objects), "-o", str(linked)])
+        _run([compiler, *flags, *objects, "-o", str(linked)])
         linked.replace(target)
 
 
@@ -127,7 +128,9 @@ def _run(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr)
-        raise BuildError(f"{Path(command[0]).name} failed: {first.strip()}")
+        raise BuildError(
+            f"{Path(command[0]).name} failed: {first.strip()}; use --executor reference."
+        )
 
 
 def main() -> int:
@@ -136,7 +139,7 @@ def main() -> int:
         for isa in ISA_FLAGS:
             sys.stdout.write(f"{isa}: {library(isa)}\n")
     except BuildError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"The native step cannot be built here: {error}\n")
         return 1
     return 0
 

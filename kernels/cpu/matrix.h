@@ -34,9 +34,10 @@ struct Matrix {
         groups = columns / GROUP;
         format = f;
         scales_bytes = f == Format::EIGHT_BIT ? (std::size_t(groups) * 32 + 63) / 64 * 64 : 0;
-        const int group_bytes = f == Format::EIGHT_BIT ? EIGHT_BIT_GROUP_BYTES : FOUR_BIT_GROUP_BYTES;
+        const int group_bytes =
+            f == Format::EIGHT_BIT ? EIGHT_BIT_GROUP_BYTES : FOUR_BIT_GROUP_BYTES;
         block_bytes = scales_bytes + std::size_t(groups) * group_bytes;
-        // One block more than needed: the tile prefetches ahead of its last block.
+        // Two blocks more than needed: the tile prefetches ahead of its last two.
         data = arena.take<u8>(std::size_t(rows / BLOCK_ROWS + 2) * block_bytes);
     }
 
@@ -47,8 +48,10 @@ struct Matrix {
         u8* b = data + std::size_t(row / BLOCK_ROWS) * block_bytes;
         const int lane = row % BLOCK_ROWS;
         for (int g = 0; g < groups; g++, raw += group_bytes) {
-            if (group_bytes == Q8_0_BYTES) put_eight_bit(b, g, lane, raw);
-            else put_four_bit(b + std::size_t(g) * FOUR_BIT_GROUP_BYTES, lane, raw, group_bytes);
+            if (group_bytes == Q8_0_BYTES)
+                put_eight_bit(b, g, lane, raw);
+            else
+                put_four_bit(b + std::size_t(g) * FOUR_BIT_GROUP_BYTES, lane, raw, group_bytes);
         }
     }
 
@@ -57,12 +60,14 @@ struct Matrix {
         const u8* b = block(row / BLOCK_ROWS);
         const int lane = row % BLOCK_ROWS;
         for (int g = 0; g < groups; g++, out += GROUP) {
-            if (format == Format::EIGHT_BIT) get_eight_bit(b, g, lane, out);
-            else get_four_bit(b + std::size_t(g) * FOUR_BIT_GROUP_BYTES, lane, out);
+            if (format == Format::EIGHT_BIT)
+                get_eight_bit(b, g, lane, out);
+            else
+                get_four_bit(b + std::size_t(g) * FOUR_BIT_GROUP_BYTES, lane, out);
         }
     }
 
-   private:
+ private:
     static float half_at(const u8* p) {
         half bits;
         std::memcpy(&bits, p, 2);
@@ -83,8 +88,10 @@ struct Matrix {
     static void put_four_bit(u8* out, int lane, const u8* raw, int group_bytes) {
         std::memcpy(out + 256 + lane * 2, raw, 2);
         half minimum;
-        if (group_bytes == Q4_1_BYTES) std::memcpy(&minimum, raw + 2, 2);
-        else minimum = _cvtss_sh(-8.f * half_at(raw), _MM_FROUND_TO_NEAREST_INT);
+        if (group_bytes == Q4_1_BYTES)
+            std::memcpy(&minimum, raw + 2, 2);
+        else
+            minimum = _cvtss_sh(-8.f * half_at(raw), _MM_FROUND_TO_NEAREST_INT);
         std::memcpy(out + 288 + lane * 2, &minimum, 2);
         const u8* nibbles = raw + group_bytes - 16;
         for (int j = 0; j < 4; j++) std::memcpy(out + j * 64 + lane * 4, nibbles + j * 4, 4);

@@ -11,7 +11,7 @@ namespace fewer {
 // Owns everything it hands out; freed at once when it ends. Pieces are aligned to 128 bytes and
 // zeroed. Small pieces share pages: a 2 MiB page for each matrix would cost 240 MB more.
 class Arena {
-   public:
+ public:
     Arena() = default;
     Arena(const Arena&) = delete;
     Arena& operator=(const Arena&) = delete;
@@ -33,7 +33,7 @@ class Arena {
         return reinterpret_cast<T*>(piece);
     }
 
-   private:
+ private:
     static constexpr std::size_t PAGE_BYTES = std::size_t(2) << 20;
     static constexpr std::size_t CHUNK_BYTES = std::size_t(32) << 20;
     struct Map {

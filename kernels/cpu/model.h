@@ -3,53 +3,42 @@
 #include <memory>
 #include <vector>
 
-#include "attention.h"
+#include "abi.h"
+#include "kv.h"
 #include "matrix.h"
 
 namespace fewer {
 
-// The C ABI's view of a model; binding.py mirrors it field by field.
-struct Config {
-    std::int32_t layers, hidden, heads, kv_heads, head_dim, feed_forward, vocab;
-    std::int32_t max_rows;       // rows of a step, at most
-    std::int32_t max_positions;  // rope tables' length
-    std::int32_t threads;
-    std::int32_t no_rope_interval;  // every n-th layer has no rotary embedding; 0 for none
-    float epsilon;          // of every RMSNorm
-    float attention_scale;  // usually 1 / sqrt(head_dim)
-};
-
 // Vectors that a model may lack are null.
 struct Layer {
     Matrix query, key, value, output, gate_up, down;
+    bool has_up = false;  // gate_up holds both of its halves
     const float *attention_norm = nullptr, *feed_forward_norm = nullptr;
-    const float *query_bias = nullptr, *key_bias = nullptr, *value_bias = nullptr, *output_bias = nullptr;
-    const float *query_norm = nullptr, *key_norm = nullptr;  // head_dim each
+    const float *query_bias = nullptr, *key_bias = nullptr, *value_bias = nullptr;
+    const float* output_bias = nullptr;
+    const float *query_norm = nullptr, *key_norm = nullptr;  // [head_dim]
 };
 
 struct Model {
     Config config;
     Arena weights;
     std::vector<Layer> layers;
-    Matrix embedding, head;
-    bool tied = false;
+    Matrix embedding, head;  // no head: the embedding is the output layer too
     const float* final_norm = nullptr;
-    float *rope_cos = nullptr, *rope_sin = nullptr;  // [max_positions][head_dim / 2]
+    const float *rope_cos = nullptr, *rope_sin = nullptr;  // [max_positions][head_dim / 2]
 
     std::unique_ptr<Arena> kv_memory;
     bf16* kv = nullptr;  // [layers][blocks][kv_heads][K then V]
     std::int32_t blocks = 0;
 
-    explicit Model(const Config& c) : config(c), layers(std::size_t(c.layers)) {
-        const std::size_t table = std::size_t(c.max_positions) * (c.head_dim / 2);
-        rope_cos = weights.take<float>(table);
-        rope_sin = weights.take<float>(table);
-    }
+    explicit Model(const Config& c) : config(c), layers(std::size_t(c.layers)) {}
 
     void allocate_kv(int count) {
-        kv_memory = std::make_unique<Arena>();
+        auto memory = std::make_unique<Arena>();
+        kv = memory->take<bf16>(std::size_t(config.layers) * std::size_t(count) *
+                                std::size_t(config.kv_heads) * kv_block_values(config.head_dim));
+        kv_memory = std::move(memory);
         blocks = count;
-        kv = kv_memory->take<bf16>(std::size_t(config.layers) * count * config.kv_heads * kv_block_values(config.head_dim));
     }
 
     bf16* kv_block(int layer, int block, int kv_head) const {
@@ -57,7 +46,11 @@ struct Model {
         return kv + at * kv_block_values(config.head_dim);
     }
 
-    const Matrix& output_head() const { return tied ? embedding : head; }
+    bool has_rope(int layer) const {
+        return config.no_rope_interval == 0 || (layer + 1) % config.no_rope_interval != 0;
+    }
+
+    const Matrix& output_head() const { return head.data != nullptr ? head : embedding; }
 };
 
 }  // namespace fewer

@@ -9,42 +9,48 @@
 
 #include <algorithm>
 #include <atomic>
-#include <functional>
+#include <stdexcept>
+#include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
 namespace fewer {
 
 class Pool {
-   public:
+ public:
+    // Throws std::runtime_error when the system has no more threads to give.
     explicit Pool(int threads) : threads_(threads) {
-        for (int id = 1; id < threads; id++) workers_.emplace_back([this, id] { work(id); });
+        try {
+            for (int id = 1; id < threads; id++) workers_.emplace_back([this, id] { work(id); });
+        } catch (const std::system_error& error) {
+            stop();
+            throw std::runtime_error("cannot start " + std::to_string(threads) +
+                                     " threads: " + error.what());
+        }
     }
 
-    ~Pool() {
-        quit_.store(true, std::memory_order_relaxed);
-        generation_.fetch_add(1, std::memory_order_release);
-        generation_.notify_all();
-        for (auto& worker : workers_) worker.join();
-    }
+    ~Pool() { stop(); }
 
     Pool(const Pool&) = delete;
     Pool& operator=(const Pool&) = delete;
 
     int threads() const { return threads_; }
 
-    // Run body(thread id) on every thread, this one included. Returns when all have returned.
+    // Run body(thread id) on every thread, this one included. Returns when all have returned,
+    // so a body may read what belongs to the caller to its very end. It must not throw.
     template <class Body>
     void run(Body& body) {
         call_ = [](void* context, int id) { (*static_cast<Body*>(context))(id); };
         context_ = &body;
+        next_.store(0, std::memory_order_relaxed);
         if (threads_ > 1) {
             running_.store(threads_ - 1, std::memory_order_relaxed);
             generation_.fetch_add(1, std::memory_order_release);
             generation_.notify_all();
         }
         body(0);
-        for (int spins = 0; running_.load(std::memory_order_acquire) != 0;) relax(spins);
+        spin_until([&] { return running_.load(std::memory_order_acquire) == 0; });
     }
 
     // Inside run: take indices 0 .. count-1 from a shared counter, `chunk` at a time. A barrier
@@ -58,43 +64,64 @@ class Pool {
         }
     }
 
-    // Inside run: wait until every thread is here.
+    // Inside run: wait until every thread is here. What each wrote before, all may read after.
     void barrier() {
         if (threads_ == 1) {
             next_.store(0, std::memory_order_relaxed);
             return;
         }
-        const int turn = barrier_turn_.load(std::memory_order_acquire);
+        const int turn = barrier_turn_.load(std::memory_order_relaxed);
         if (arrived_.fetch_add(1, std::memory_order_acq_rel) == threads_ - 1) {
             arrived_.store(0, std::memory_order_relaxed);
             next_.store(0, std::memory_order_relaxed);
             barrier_turn_.store(turn + 1, std::memory_order_release);
             return;
         }
-        for (int spins = 0; barrier_turn_.load(std::memory_order_acquire) == turn;) relax(spins);
+        spin_until([&] { return barrier_turn_.load(std::memory_order_acquire) != turn; });
     }
 
-   private:
-    static constexpr int SPINS_BEFORE_YIELD = 200;
-    static constexpr int SPINS_BEFORE_SLEEP = 20000;
+ private:
+    static constexpr int PAUSES = 200;               // about 5 microseconds
+    static constexpr int YIELDS_BEFORE_SLEEP = 600;  // some tenths of a millisecond
 
-    static void relax(int& spins) {
-        if (++spins < SPINS_BEFORE_YIELD) _mm_pause();
-        else sched_yield();
+    template <class Done>
+    static void spin_until(Done done) {
+        for (int i = 0; i < PAUSES; i++) {
+            if (done()) return;
+            _mm_pause();
+        }
+        while (!done()) sched_yield();
+    }
+
+    // Between the steps of one stream the caller is back within tenths of a millisecond, less
+    // than a sleeper takes to wake.
+    int await_next(int seen) {
+        for (int i = 0; i < PAUSES + YIELDS_BEFORE_SLEEP; i++) {
+            const int now = generation_.load(std::memory_order_acquire);
+            if (now != seen) return now;
+            if (i < PAUSES)
+                _mm_pause();
+            else
+                sched_yield();
+        }
+        generation_.wait(seen, std::memory_order_acquire);
+        return generation_.load(std::memory_order_acquire);
     }
 
     void work(int id) {
         for (int seen = 0;;) {
-            int spins = 0;
-            while (generation_.load(std::memory_order_acquire) == seen) {
-                if (++spins < SPINS_BEFORE_SLEEP) _mm_pause();
-                else generation_.wait(seen, std::memory_order_acquire);
-            }
-            seen = generation_.load(std::memory_order_acquire);
+            seen = await_next(seen);
             if (quit_.load(std::memory_order_relaxed)) return;
             call_(context_, id);
             running_.fetch_sub(1, std::memory_order_release);
         }
+    }
+
+    void stop() {
+        quit_.store(true, std::memory_order_relaxed);
+        generation_.fetch_add(1, std::memory_order_release);
+        generation_.notify_all();
+        for (auto& worker : workers_) worker.join();
     }
 
     const int threads_;

@@ -15,7 +15,7 @@ using u8 = std::uint8_t;
 using u16 = std::uint16_t;
 using u32 = std::uint32_t;
 using half = std::uint16_t;  // IEEE binary16 bits
-using bf16 = std::uint16_t;  // bfloat16 bits
+using bf16 = std::uint16_t;  // bfloat16 bits; both only ever move as bits
 
 #define FEWER_INLINE inline __attribute__((always_inline))
 
@@ -37,6 +37,11 @@ FEWER_INLINE float bf16_to_float(bf16 bits) {
 #endif
 
 namespace fewer {
+
+// NaN and what lies beyond `limit` become `limit`, or its negative.
+FEWER_INLINE Float16 finite(Float16 x, float limit) {
+    return maximum(minimum(x, splat(limit)), splat(-limit));  // minimum(NaN, b) is b
+}
 
 // exp for the range a SiLU needs; relative error below 2e-7 times a few. Exactly 1 at 0.
 FEWER_INLINE Float16 exp_lanes(Float16 x) {

@@ -6,8 +6,12 @@ namespace fewer {
 constexpr const char* ISA_NAME = "avx2";
 constexpr int ATTENTION_ROWS = 2;
 
-struct Float16 { __m256 low, high; };
-struct Int16 { __m256i low, high; };
+struct Float16 {
+    __m256 low, high;
+};
+struct Int16 {
+    __m256i low, high;
+};
 
 FEWER_INLINE Float16 splat(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 FEWER_INLINE Float16 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
@@ -37,7 +41,7 @@ FEWER_INLINE Float16 round_lanes(Float16 a) {
 }
 
 // x * 2^n for n in [-160, 128): two exact powers, so that the result may underflow to zero.
-FEWER_INLINE __m256 scale_half(__m256 x, __m256 n) {
+FEWER_INLINE __m256 scale_eight(__m256 x, __m256 n) {
     const __m256i k = _mm256_cvtps_epi32(n), first = _mm256_srai_epi32(k, 1);
     const __m256i second = _mm256_sub_epi32(k, first), bias = _mm256_set1_epi32(127);
     const auto power = [&](__m256i e) {
@@ -46,7 +50,7 @@ FEWER_INLINE __m256 scale_half(__m256 x, __m256 n) {
     return _mm256_mul_ps(_mm256_mul_ps(x, power(first)), power(second));
 }
 FEWER_INLINE Float16 scale_by_power_of_2(Float16 a, Float16 n) {
-    return {scale_half(a.low, n.low), scale_half(a.high, n.high)};
+    return {scale_eight(a.low, n.low), scale_eight(a.high, n.high)};
 }
 
 FEWER_INLINE Float16 load_half(const half* p) {
@@ -64,6 +68,16 @@ FEWER_INLINE Float16 keep_below(Float16 a, int count, float other) {
             _mm256_blendv_ps(fill, a.high, _mm256_castsi256_ps(high))};
 }
 
+// Lanes as bits, the first lane lowest.
+template <int Comparison>
+FEWER_INLINE u32 compare_lanes(Float16 a, Float16 b) {
+    const auto low = u32(_mm256_movemask_ps(_mm256_cmp_ps(a.low, b.low, Comparison)));
+    const auto high = u32(_mm256_movemask_ps(_mm256_cmp_ps(a.high, b.high, Comparison)));
+    return low | high << 8;
+}
+FEWER_INLINE u32 lanes_above(Float16 a, Float16 b) { return compare_lanes<_CMP_GT_OQ>(a, b); }
+FEWER_INLINE u32 lanes_equal(Float16 a, Float16 b) { return compare_lanes<_CMP_EQ_OQ>(a, b); }
+
 FEWER_INLINE float sum_lanes(Float16 a) {
     __m256 s = _mm256_add_ps(a.low, a.high);
     __m128 q = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
@@ -77,29 +91,41 @@ FEWER_INLINE float max_lanes(Float16 a) {
     return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
 }
 
-FEWER_INLINE Int16 to_int(Float16 a) { return {_mm256_cvtps_epi32(a.low), _mm256_cvtps_epi32(a.high)}; }
-FEWER_INLINE Float16 to_float(Int16 a) { return {_mm256_cvtepi32_ps(a.low), _mm256_cvtepi32_ps(a.high)}; }
+FEWER_INLINE Int16 to_int(Float16 a) {
+    return {_mm256_cvtps_epi32(a.low), _mm256_cvtps_epi32(a.high)};
+}
+FEWER_INLINE Float16 to_float(Int16 a) {
+    return {_mm256_cvtepi32_ps(a.low), _mm256_cvtepi32_ps(a.high)};
+}
+FEWER_INLINE Int16 load_int(const int* p) {
+    return {_mm256_loadu_si256((const __m256i*)p), _mm256_loadu_si256((const __m256i*)(p + 8))};
+}
 FEWER_INLINE int sum_lanes(Int16 a) {
     const __m256i s = _mm256_add_epi32(a.low, a.high);
     __m128i q = _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
     q = _mm_add_epi32(q, _mm_shuffle_epi32(q, 0x4e));
     return _mm_cvtsi128_si32(_mm_add_epi32(q, _mm_shuffle_epi32(q, 0xb1)));
 }
+// Packing works within halves of a register; the permutation puts the sixteen in order.
 FEWER_INLINE void store_int8(std::int8_t* p, Int16 a) {
-    alignas(32) int lanes[16];
-    _mm256_store_si256((__m256i*)lanes, a.low);
-    _mm256_store_si256((__m256i*)(lanes + 8), a.high);
-    for (int i = 0; i < 16; i++) p[i] = std::int8_t(lanes[i]);
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a.low, a.high), 0xd8);
+    const __m128i low = _mm256_castsi256_si128(words), high = _mm256_extracti128_si256(words, 1);
+    _mm_storeu_si128((__m128i*)p, _mm_packs_epi16(low, high));
 }
 
+// To the nearest, ties to even.
+FEWER_INLINE __m256i upper_halves(__m256 x) {
+    const __m256i bits = _mm256_castps_si256(x);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i rounding = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+    return _mm256_srli_epi32(_mm256_add_epi32(bits, rounding), 16);
+}
 FEWER_INLINE void store_bf16(bf16* p, Float16 a) {
-    alignas(32) u32 bits[16];
-    _mm256_store_si256((__m256i*)bits, _mm256_castps_si256(a.low));
-    _mm256_store_si256((__m256i*)(bits + 8), _mm256_castps_si256(a.high));
-    for (int i = 0; i < 16; i++) p[i] = bf16((bits[i] + 0x7fff + ((bits[i] >> 16) & 1)) >> 16);
+    const __m256i packed = _mm256_packus_epi32(upper_halves(a.low), upper_halves(a.high));
+    _mm256_storeu_si256((__m256i*)p, _mm256_permute4x64_epi64(packed, 0xd8));
 }
 
-FEWER_INLINE __m256 dot_half(__m256 acc, __m256i pairs, __m256 even, __m256 odd) {
+FEWER_INLINE __m256 dot_eight(__m256 acc, __m256i pairs, __m256 even, __m256 odd) {
     const __m256 first = _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
     const __m256 second =
         _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(int(0xffff0000u))));
@@ -108,8 +134,8 @@ FEWER_INLINE __m256 dot_half(__m256 acc, __m256i pairs, __m256 even, __m256 odd)
 FEWER_INLINE Float16 dot_pairs(Float16 acc, const bf16* a, u32 b) {
     const __m256 even = _mm256_set1_ps(bf16_to_float(bf16(b & 0xffff)));
     const __m256 odd = _mm256_set1_ps(bf16_to_float(bf16(b >> 16)));
-    return {dot_half(acc.low, _mm256_loadu_si256((const __m256i*)a), even, odd),
-            dot_half(acc.high, _mm256_loadu_si256((const __m256i*)(a + 16)), even, odd)};
+    return {dot_eight(acc.low, _mm256_loadu_si256((const __m256i*)a), even, odd),
+            dot_eight(acc.high, _mm256_loadu_si256((const __m256i*)(a + 16)), even, odd)};
 }
 
 }  // namespace fewer

@@ -6,8 +6,12 @@ namespace fewer {
 constexpr const char* ISA_NAME = "avx512";
 constexpr int ATTENTION_ROWS = 6;  // query rows whose accumulators stay in registers
 
-struct Float16 { __m512 v; };
-struct Int16 { __m512i v; };
+struct Float16 {
+    __m512 v;
+};
+struct Int16 {
+    __m512i v;
+};
 
 FEWER_INLINE Float16 splat(float x) { return {_mm512_set1_ps(x)}; }
 FEWER_INLINE Float16 load(const float* p) { return {_mm512_loadu_ps(p)}; }
@@ -16,12 +20,16 @@ FEWER_INLINE Float16 operator+(Float16 a, Float16 b) { return {_mm512_add_ps(a.v
 FEWER_INLINE Float16 operator-(Float16 a, Float16 b) { return {_mm512_sub_ps(a.v, b.v)}; }
 FEWER_INLINE Float16 operator*(Float16 a, Float16 b) { return {_mm512_mul_ps(a.v, b.v)}; }
 FEWER_INLINE Float16 operator/(Float16 a, Float16 b) { return {_mm512_div_ps(a.v, b.v)}; }
-FEWER_INLINE Float16 fma(Float16 a, Float16 b, Float16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+FEWER_INLINE Float16 fma(Float16 a, Float16 b, Float16 c) {
+    return {_mm512_fmadd_ps(a.v, b.v, c.v)};
+}
 FEWER_INLINE Float16 maximum(Float16 a, Float16 b) { return {_mm512_max_ps(a.v, b.v)}; }
 FEWER_INLINE Float16 minimum(Float16 a, Float16 b) { return {_mm512_min_ps(a.v, b.v)}; }
 FEWER_INLINE Float16 absolute(Float16 a) { return {_mm512_abs_ps(a.v)}; }
 FEWER_INLINE Float16 round_lanes(Float16 a) { return {_mm512_roundscale_ps(a.v, 0)}; }
-FEWER_INLINE Float16 scale_by_power_of_2(Float16 a, Float16 n) { return {_mm512_scalef_ps(a.v, n.v)}; }
+FEWER_INLINE Float16 scale_by_power_of_2(Float16 a, Float16 n) {
+    return {_mm512_scalef_ps(a.v, n.v)};
+}
 
 FEWER_INLINE Float16 load_half(const half* p) {
     return {_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p))};
@@ -33,12 +41,21 @@ FEWER_INLINE Float16 keep_below(Float16 a, int count, float other) {
     return {_mm512_mask_blend_ps(keep, _mm512_set1_ps(other), a.v)};
 }
 
+// Lanes as bits, the first lane lowest.
+FEWER_INLINE u32 lanes_above(Float16 a, Float16 b) {
+    return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ);
+}
+FEWER_INLINE u32 lanes_equal(Float16 a, Float16 b) {
+    return _mm512_cmp_ps_mask(a.v, b.v, _CMP_EQ_OQ);
+}
+
 FEWER_INLINE float sum_lanes(Float16 a) { return _mm512_reduce_add_ps(a.v); }
 FEWER_INLINE float max_lanes(Float16 a) { return _mm512_reduce_max_ps(a.v); }
 
 FEWER_INLINE Int16 to_int(Float16 a) { return {_mm512_cvtps_epi32(a.v)}; }
 FEWER_INLINE Float16 to_float(Int16 a) { return {_mm512_cvtepi32_ps(a.v)}; }
 FEWER_INLINE Int16 operator+(Int16 a, Int16 b) { return {_mm512_add_epi32(a.v, b.v)}; }
+FEWER_INLINE Int16 load_int(const int* p) { return {_mm512_loadu_si512(p)}; }
 FEWER_INLINE int sum_lanes(Int16 a) { return _mm512_reduce_add_epi32(a.v); }
 FEWER_INLINE void store_int8(std::int8_t* p, Int16 a) {
     _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(a.v));
@@ -50,7 +67,8 @@ FEWER_INLINE void store_bf16(bf16* p, Float16 a) {
 
 // acc[i] += a[2i] * b[0] + a[2i + 1] * b[1] over 16 pairs of bf16; `b` is one pair as 32 bits.
 FEWER_INLINE Float16 dot_pairs(Float16 acc, const bf16* a, u32 b) {
-    return {_mm512_dpbf16_ps(acc.v, (__m512bh)_mm512_loadu_si512(a), (__m512bh)_mm512_set1_epi32(int(b)))};
+    return {_mm512_dpbf16_ps(acc.v, (__m512bh)_mm512_loadu_si512(a),
+                             (__m512bh)_mm512_set1_epi32(int(b)))};
 }
 
 }  // namespace fewer

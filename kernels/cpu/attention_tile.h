@@ -1,0 +1,174 @@
+// Attention of a few query rows over one tile of the KV memory, with online softmax (Milakov and
+// Gimelshein, 2018).
+//
+// The same work in the same order for every row, whatever shares the step: tiles of 64 positions
+// from position 0; splits of 1,024 positions, each with its own softmax, merged in order. A
+// position beyond a row's end contributes exactly nothing, whatever lies there.
+#pragma once
+#include <algorithm>
+
+#include "kv.h"
+
+namespace fewer {
+
+constexpr int KV_TILE = 64;  // positions in a tile
+constexpr int TILE_BLOCKS = KV_TILE / KV_BLOCK;
+constexpr int KV_SPLIT = 1024;  // positions in a split
+
+// One query row's running softmax: maximum, sum of weights, weighted sum of values.
+struct Softmax {
+    float maximum;
+    Float16 sum;  // lanes are added up at the end
+    Float16 value[MAX_HEAD_DIM / 16];
+
+    void reset() {
+        maximum = MASKED;
+        sum = splat(0.f);
+        for (auto& v : value) v = splat(0.f);
+    }
+
+    // Join a later split's result to this one. The sums are whole numbers of lanes by then.
+    void merge(const Softmax& later, int head_dim) {
+        const float m = maximum > later.maximum ? maximum : later.maximum;
+        const Float16 mine = exp2_lanes(splat(maximum - m)),
+                      theirs = exp2_lanes(splat(later.maximum - m));
+        sum = fma(sum, mine, later.sum * theirs);
+        for (int i = 0; i < head_dim / 16; i++)
+            value[i] = fma(value[i], mine, later.value[i] * theirs);
+        maximum = m;
+    }
+};
+
+// One query row in one tile: its softmax, its query (head_dim bf16, scaled by log2 e / sqrt d),
+// and how many positions of the tile it may see (at least 1).
+struct QueryRow {
+    Softmax* state;
+    const bf16* query;
+    int visible;
+};
+
+template <int Rows, int Blocks, int D>
+FEWER_INLINE void score_blocks(const QueryRow* rows, const bf16* const* blocks, int first,
+                               Float16 (*score)[TILE_BLOCKS]) {
+    Float16 sum[Rows][Blocks];
+    for (auto& row : sum)
+        for (auto& s : row) s = splat(0.f);
+#pragma GCC unroll 2
+    for (int d = 0; d < D; d += 2) {
+        u32 query[Rows];
+        for (int r = 0; r < Rows; r++) std::memcpy(&query[r], rows[r].query + d, 4);
+        for (int b = 0; b < Blocks; b++)
+            for (int r = 0; r < Rows; r++)
+                sum[r][b] =
+                    dot_pairs(sum[r][b], blocks[first + b] + std::size_t(d) * KV_BLOCK, query[r]);
+    }
+    for (int r = 0; r < Rows; r++)
+        for (int b = 0; b < Blocks; b++) score[r][first + b] = sum[r][b];
+}
+
+// Add weight x value of `pairs` pairs of positions to 16 * Width outputs starting at d.
+template <int Rows, int Width, int D>
+FEWER_INLINE void add_values(const QueryRow* rows, const bf16* const* blocks,
+                             const bf16 (*weight)[KV_TILE], const Float16* rescale, int pairs,
+                             int d) {
+    Float16 sum[Rows][Width];
+    for (int r = 0; r < Rows; r++)
+        for (int i = 0; i < Width; i++) sum[r][i] = rows[r].state->value[d / 16 + i] * rescale[r];
+    for (int p = 0; p < pairs; p++) {
+        const bf16* v =
+            blocks[p / 8] + std::size_t(KV_BLOCK) * D + std::size_t(p % 8) * 2 * D + d * 2;
+        for (int r = 0; r < Rows; r++) {
+            u32 w;
+            std::memcpy(&w, weight[r] + p * 2, 4);
+            for (int i = 0; i < Width; i++) sum[r][i] = dot_pairs(sum[r][i], v + i * 32, w);
+        }
+    }
+    for (int r = 0; r < Rows; r++)
+        for (int i = 0; i < Width; i++) rows[r].state->value[d / 16 + i] = sum[r][i];
+}
+
+// Scores to weights: mask, move the softmax to its new maximum, exponentiate. `rescale` is what the
+// row's earlier sums shrink by.
+FEWER_INLINE void weigh(const QueryRow& row, Float16 (&score)[TILE_BLOCKS], bf16* weight,
+                        Float16& rescale) {
+    Softmax& state = *row.state;
+    for (int b = 0; b < TILE_BLOCKS; b++) {
+        const int visible = std::max(0, std::min(KV_BLOCK, row.visible - b * KV_BLOCK));
+        score[b] = keep_below(score[b], visible, MASKED);
+    }
+    const Float16 largest = maximum(maximum(score[0], score[1]), maximum(score[2], score[3]));
+    const float m = std::max(state.maximum, max_lanes(largest));
+    rescale = exp2_lanes(splat(state.maximum - m));
+    Float16 sum = splat(0.f);
+    for (int b = 0; b < TILE_BLOCKS; b++) {
+        const Float16 w = exp2_lanes(score[b] - splat(m));
+        store_bf16(weight + b * KV_BLOCK, w);
+        sum = sum + w;
+    }
+    state.sum = fma(state.sum, rescale, sum);
+    state.maximum = m;
+}
+
+// Let `Rows` query rows attend to one tile: up to four blocks.
+template <int Rows, int D>
+inline void attend_tile(const QueryRow* rows, const bf16* const* blocks) {
+    int longest = 0;
+    for (int r = 0; r < Rows; r++) longest = std::max(longest, rows[r].visible);
+    longest = std::min(longest, KV_TILE);
+    const int used = (longest + KV_BLOCK - 1) / KV_BLOCK;
+    Float16 score[Rows][TILE_BLOCKS];
+    for (auto& row : score)
+        for (auto& s : row) s = splat(MASKED);
+    if (used == TILE_BLOCKS && ATTENTION_ROWS > 2)
+        score_blocks<Rows, TILE_BLOCKS, D>(rows, blocks, 0, score);
+    else
+        for (int b = 0; b < used; b++) score_blocks<Rows, 1, D>(rows, blocks, b, score);
+
+    alignas(64) bf16 weight[Rows][KV_TILE];
+    Float16 rescale[Rows];
+    for (int r = 0; r < Rows; r++) weigh(rows[r], score[r], weight[r], rescale[r]);
+    const int pairs = (longest + 1) / 2;
+    constexpr int width = ATTENTION_ROWS > 2 ? 4 : 2;
+    int d = 0;
+    for (; d + width * 16 <= D; d += width * 16)
+        add_values<Rows, width, D>(rows, blocks, weight, rescale, pairs, d);
+    for (; d < D; d += 16) add_values<Rows, 1, D>(rows, blocks, weight, rescale, pairs, d);
+}
+
+// As many rows at once as keep their sums in registers.
+template <int D>
+inline void attend_each(const QueryRow* rows, int count, const bf16* const* blocks) {
+    const auto next = [&](auto taken) {
+        attend_tile<std::min(taken(), ATTENTION_ROWS), D>(rows, blocks);
+        rows += taken();
+        count -= taken();
+    };
+    while (count > 0) {
+        if (ATTENTION_ROWS >= 6 && count >= 6)
+            next(std::integral_constant<int, 6>());
+        else if (ATTENTION_ROWS >= 4 && count >= 4)
+            next(std::integral_constant<int, 4>());
+        else if (ATTENTION_ROWS >= 3 && count >= 3)
+            next(std::integral_constant<int, 3>());
+        else if (count >= 2)
+            next(std::integral_constant<int, 2>());
+        else
+            next(std::integral_constant<int, 1>());
+    }
+}
+
+// Let `count` query rows attend to one tile.
+inline void attend_rows(int head_dim, const QueryRow* rows, int count, const bf16* const* blocks) {
+    switch (head_dim) {
+        case 64:
+            return attend_each<64>(rows, count, blocks);
+        case 80:
+            return attend_each<80>(rows, count, blocks);
+        case 96:
+            return attend_each<96>(rows, count, blocks);
+        default:
+            return attend_each<128>(rows, count, blocks);
+    }
+}
+
+}  // namespace fewer
