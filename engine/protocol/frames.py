@@ -229,8 +229,15 @@ ToEngine = Hello | Generate | Cancel | Pause | Resume | Count | Ping
 FromEngine = Welcome | Accepted | Started | Events | Failed | Counted | Stats | Pong
 StreamEvent = Accepted | Started | Event | Failed
 
+
+class _Work(msgspec.Struct):
+    type: Literal["generate", "count"]
+    id: str
+
+
 _encoder = msgspec.json.Encoder()
 _to_engine: msgspec.json.Decoder[ToEngine] = msgspec.json.Decoder(ToEngine)
+_work = msgspec.json.Decoder(_Work)
 _from_engine: msgspec.json.Decoder[FromEngine] = msgspec.json.Decoder(FromEngine)
 
 
@@ -244,6 +251,14 @@ def decode_to_engine(data: bytes | str) -> ToEngine:
         return _to_engine.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"Not a frame of protocol {PROTOCOL_VERSION}: {error}.") from error
+
+
+def id_of_work(data: bytes | str) -> str | None:
+    """The id in a frame that starts something, however wrong the rest is; None if it is none."""
+    try:
+        return _work.decode(data).id
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 def decode_from_engine(data: bytes | str) -> FromEngine:

@@ -89,20 +89,12 @@ def generate_frame(
     Raises `InvalidRequest` for what the engine cannot do, rather than leaving it out silently.
     """
     refuse_unsupported(surface, fields)
-    budget = output_budget(fields)
-    prompts = None if surface == "chat" else prompt_list(fields["prompt"])
-    if surface == "completions" and budget is None:
-        budget = DEFAULT_COMPLETION_TOKENS
-    offered = fields.get("tools") if fields.get("tool_choice") != "none" else None
+    asked = _asked_in_chat(fields) if surface == "chat" else _asked_in_completions(fields)
     return Generate(
         id=id,
-        messages=fields["messages"] if surface == "chat" else None,
-        prompts=prompts,
+        **asked,
         sampling=sampling_of(surface, fields),
         n=fields.get("n", 1),
-        max_tokens=budget,
-        tools=offered,
-        echo=fields.get("echo", False),
         tenant=tenant,
         salt=salt,
         weight=weight,
@@ -111,6 +103,25 @@ def generate_frame(
         expected_tokens=expected_tokens,
         traceparent=traceparent,
     )
+
+
+def _asked_in_chat(fields: dict[str, Any]) -> dict[str, Any]:
+    """The parts of a frame that only chat has; a completion's, such as echo, mean nothing here."""
+    offered = fields.get("tools") if fields.get("tool_choice") != "none" else None
+    return {
+        "messages": fields["messages"],
+        "tools": offered,
+        "max_tokens": output_budget(fields),
+    }
+
+
+def _asked_in_completions(fields: dict[str, Any]) -> dict[str, Any]:
+    budget = output_budget(fields)
+    return {
+        "prompts": prompt_list(fields["prompt"]),
+        "echo": fields.get("echo", False),
+        "max_tokens": DEFAULT_COMPLETION_TOKENS if budget is None else budget,
+    }
 
 
 def prompt_list(prompt: Any) -> list[str | list[int]]:

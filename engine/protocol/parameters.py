@@ -1,7 +1,8 @@
 """Every OpenAI and vLLM request field that we know, with the check of its type.
 
 Ranges of sampling parameters are `Sampling.validate`'s; here stand types, and the ranges of
-what is not sampling. A field absent from these tables is unknown: kept and forwarded.
+what is not sampling. A field absent from a surface's table is unknown there: kept and forwarded,
+and, as its type is anybody's guess, read by nobody.
 """
 
 from __future__ import annotations
@@ -112,19 +113,20 @@ _COMMON: dict[str, Check] = {
     "include_stop_str_in_output": boolean,
     "cache_salt": filled_string,
     "response_format": _format,
+    "modalities": list_of(string),
 }
 
 CHAT: dict[str, Check] = _COMMON | {
     "messages": messages,
     "max_tokens": integer(1),
     "max_completion_tokens": integer(1),
+    "max_output_tokens": integer(1),
     "logprobs": boolean,
     "top_logprobs": integer(0, MAX_TOP_LOGPROBS),
     "tools": tools,
     "tool_choice": tool_choice,
     "parallel_tool_calls": boolean,
     "prediction": object_of({"type": one_of("content"), "content": _text_or_parts}),
-    "modalities": list_of(string),
     "audio": anything_object,
     "reasoning_effort": string,
     "verbosity": string,
@@ -137,6 +139,7 @@ COMPLETIONS: dict[str, Check] = _COMMON | {
     "prompt": _prompt,
     "max_tokens": integer(0),
     "max_completion_tokens": integer(0),
+    "max_output_tokens": integer(0),
     "logprobs": integer(0, MAX_TOP_LOGPROBS),
     "echo": boolean,
     "suffix": string,

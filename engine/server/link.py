@@ -1,7 +1,8 @@
 """The multiplexed WebSocket on which gateways reach the engine (`engine.protocol.frames`).
 
 Every frame but `generate` and `count` is answered where it arrives; those two render and
-tokenise in tasks of their own, so that a ping never waits behind a long prompt.
+tokenise in tasks of their own, so that a ping never waits behind a long prompt. One of those two
+that cannot be read fails alone: the requests beside it are other people's.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from starlette.types import Send
 
 from engine.protocol.errors import Cancelled, FewerError, InternalFault, InvalidRequest
@@ -54,6 +56,13 @@ class Closing(Exception):
         self.reason = reason
 
 
+class Unreadable(msgspec.Struct, frozen=True):
+    """A frame that starts something, with an id, and a fault elsewhere."""
+
+    id: str
+    why: str
+
+
 class Link:
     """One connection that has said hello."""
 
@@ -69,13 +78,15 @@ class Link:
     def __repr__(self) -> str:
         return f"<Link {len(self._active)} active, {len(self._tasks)} being read>"
 
-    def handle(self, frame: ToEngine) -> None:
+    def handle(self, frame: ToEngine | Unreadable) -> None:
         """React to one frame. Raises `Closing` for what ends the connection."""
         match frame:
             case Generate():
                 self._begin(frame.id, self._generate(frame))
             case Count():
                 self._begin(frame.id, self._count(frame))
+            case Unreadable():
+                self._begin(frame.id, _refuse(frame))
             case Cancel():
                 self._cancel(frame.id)
             case Pause():
@@ -168,3 +179,8 @@ class Link:
         act = self._courier.pause if crowded else self._courier.resume
         for id in self._active - self._paused_by_peer:
             act(id)
+
+
+async def _refuse(frame: Unreadable) -> None:
+    _logger.error("A request could not be read: %s", frame.why)
+    raise InternalFault("The engine could not read the request; its log says why.")

@@ -9,11 +9,18 @@ from typing import TYPE_CHECKING, Any
 from starlette.types import Receive, Scope, Send
 
 from engine.protocol.errors import InvalidRequest
-from engine.protocol.frames import PROTOCOL_VERSION, Hello, ToEngine, Welcome, decode_to_engine
+from engine.protocol.frames import (
+    PROTOCOL_VERSION,
+    Hello,
+    ToEngine,
+    Welcome,
+    decode_to_engine,
+    id_of_work,
+)
 from engine.server.guard import Token
 from engine.server.http import cut
 from engine.server.intake import Intake
-from engine.server.link import Closing, Link
+from engine.server.link import Closing, Link, Unreadable
 from engine.server.send_queue import PeerStalled
 
 if TYPE_CHECKING:
@@ -83,14 +90,17 @@ async def _read(link: Link, receive: Receive) -> None:
         link.handle(frame)
 
 
-def _frame_of(message: Any) -> ToEngine | None:
+def _frame_of(message: Any) -> ToEngine | Unreadable | None:
     """The frame in an ASGI message; None when the peer has left."""
     if message["type"] != "websocket.receive":
         return None
     text = message.get("text")
+    data = message["bytes"] if text is None else text
     try:
-        return decode_to_engine(message["bytes"] if text is None else text)
+        return decode_to_engine(data)
     except InvalidRequest as error:
+        if (id := id_of_work(data)) is not None:
+            return Unreadable(id, error.message)
         raise Closing(1007, error.message) from error
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from engine.protocol.errors import InvalidRequest
 from engine.protocol.frames import Generate, decode_to_engine, encode
 from engine.protocol.openai import (
+    BUDGET_FIELDS,
     DEFAULT_COMPLETION_TOKENS,
     generate_frame,
     output_budget,
@@ -275,6 +276,7 @@ WRONG_TYPES: dict[str, list[Any]] = {
     "repetition_penalty": ["1", 0, -1, 101],
     "max_tokens": ["5", 5.0, 0.5, -1, True, 2**31, []],
     "max_completion_tokens": ["5", 5.0, -1, True],
+    "max_output_tokens": ["5", 5.0, -1, True, {}],
     "stop": [5, [5], {}, "", [""], ["x"] * 17, "x" * 257, [None]],
     "seed": ["5", 5.5, True, 2**63, -(2**63) - 1],
     "user": [5, {}],
@@ -288,6 +290,7 @@ WRONG_TYPES: dict[str, list[Any]] = {
     "ignore_eos": [1],
     "include_stop_str_in_output": ["x"],
     "cache_salt": ["", 5],
+    "modalities": ["text", [5]],
     "response_format": ["json", {}, {"type": 5}, {"type": "json_schema"}],
 }
 CHAT_TYPES: dict[str, list[Any]] = WRONG_TYPES | {
@@ -297,7 +300,6 @@ CHAT_TYPES: dict[str, list[Any]] = WRONG_TYPES | {
     "tool_choice": [5, [], {}, {"type": "function"}, "bogus"],
     "parallel_tool_calls": ["x"],
     "prediction": ["x", {}, {"type": "content"}, {"type": "x", "content": ""}],
-    "modalities": ["text", [5]],
     "reasoning_effort": [5],
     "moderation": ["x"],
 }
@@ -477,17 +479,30 @@ _junk = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from(sorted(CHAT)), _junk, max_size=5), st.booleans())
+# Of both surfaces: what only the other one knows may be of any type here.
+_names = st.sampled_from(sorted({*CHAT, *COMPLETIONS, *BUDGET_FIELDS}))
+
+
+@given(st.dictionaries(_names, _junk, max_size=5), st.booleans())
 @settings(max_examples=120, deadline=None)
 def test_no_chat_body_raises_anything_but_a_refusal(fields: dict[str, Any], whole: bool) -> None:
     body = ({"messages": HI} | fields) if whole else fields
     with contextlib.suppress(InvalidRequest):
-        encode(generate_frame("chat", "id", parse_chat(json.dumps(body).encode())))
+        sent = encode(generate_frame("chat", "id", parse_chat(json.dumps(body).encode())))
+        assert isinstance(decode_to_engine(sent), Generate)
 
 
-@given(st.dictionaries(st.sampled_from(sorted(COMPLETIONS)), _junk, max_size=5))
+@given(st.dictionaries(_names, _junk, max_size=5))
 @settings(max_examples=120, deadline=None)
 def test_no_completion_body_raises_anything_but_a_refusal(fields: dict[str, Any]) -> None:
     body = {"prompt": "x"} | fields
     with contextlib.suppress(InvalidRequest):
-        encode(generate_frame("completions", "id", parse_completion(json.dumps(body).encode())))
+        fields = parse_completion(json.dumps(body).encode())
+        sent = encode(generate_frame("completions", "id", fields))
+        assert isinstance(decode_to_engine(sent), Generate)
+
+
+def test_what_only_the_other_surface_knows_is_not_read() -> None:
+    odd = completion(messages=5, tools=[3], tool_choice={}, prediction=1)
+    assert generate_frame("completions", "id", odd).tools is None
+    assert generate_frame("chat", "id", chat(prompt={}, echo="yes", best_of="x")).echo is False

@@ -248,7 +248,9 @@ async def test_echo_comes_before_the_output(peer: Peer) -> None:
         (Generate("r", messages=[{"role": "user", "content": "refuse me"}]), "invalid_value",
          "messages"),
         (Count("r"), "invalid_value", None),
-        (Count("r", text="x" * 2_000_001), "request_too_large", None),
+        (Count("r", text="x" * 1_000_001), "context_length_exceeded", "messages"),
+        (Count("r", messages=[{"role": "user", "content": "x" * 200_000}]),
+         "context_length_exceeded", "messages"),
     ],
 )  # fmt: skip
 async def test_a_bad_request_ends_itself_only(
@@ -485,6 +487,34 @@ async def test_what_is_no_frame_closes(peer: Peer, message: str, code: int) -> N
     assert (await peer.closed())[0] == code
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        '{"type":"generate","id":"bad","max_tokens":0.5}',
+        '{"type":"generate","id":"bad","prompts":[{}]}',
+        '{"type":"count","id":"bad","text":5}',
+    ],
+)
+async def test_a_request_that_cannot_be_read_fails_alone(
+    slow: Served, caplog: pytest.LogCaptureFixture, wrong: str
+) -> None:
+    """One client's odd field must not end the answers of all others on the link."""
+    async with linked(slow) as peer:
+        await peer.send(Generate("good", messages=HI, max_tokens=40, sampling=GREEDY))
+        assert isinstance(await peer.receive(), Accepted)
+        await peer.socket.send(wrong)
+        others, failed = [], None
+        while failed is None:
+            frame = await peer.receive()
+            if isinstance(frame, Failed):
+                failed = frame
+            others += frame.events if isinstance(frame, Events) else []
+        assert (failed.id, failed.code) == ("bad", "internal_error")
+        assert "Expected" in caplog.text
+        text = "".join(event.text for event in others)
+        assert text + text_of(await peer.answer("good")) == alone(HI_IDS, 40)
+
+
 async def test_a_frame_over_the_limit_closes_1009(served: Served) -> None:
     async with linked(served) as other:
         # Not closed by us: the library's `close` trips over a connection lost in mid-send.
@@ -560,11 +590,14 @@ async def test_statistics_come_when_they_change(slow: Served) -> None:
 
 
 @pytest.mark.parametrize("text", ["^" * 1_000_000, " " * 1_000_000, "x" * 200_000, "🧵" * 200_000])
-async def test_health_answers_while_a_million_characters_are_counted(
-    served: Served, peer: Peer, text: str
-) -> None:
+async def test_health_answers_while_a_million_characters_are_counted(text: str) -> None:
+    """B17."""
     delays = []
-    async with httpx2.AsyncClient(base_url=served.http) as session:
+    async with (
+        serve(fake_engine(max_model_len=300_000)) as served,
+        linked(served) as peer,
+        httpx2.AsyncClient(base_url=served.http) as session,
+    ):
         await session.get("/health/live")
         for i in range(4):
             await peer.send(Count(f"c{i}", text=text))
