@@ -24,8 +24,8 @@ from engine.protocol.frames import Event, Generate
 from engine.request import MAX_PROMPTS, Request
 from engine.runner.base import Int32
 
-MAX_COUNT_CHARS = 2_000_000
-"""Longest text that is counted, which takes a second or two of a thread."""
+MAX_COUNT_CHARS = 1_000_000
+"""Longest text that is tokenised, whatever the context: half a second of a thread."""
 
 _THREADS = 2
 _MAX_WAITING = 256
@@ -56,7 +56,7 @@ class Intake:
     """Makes requests of frames. `close` when the server ends."""
 
     def __init__(self, tokenizer: TextTokenizer, template: Template, max_model_len: int) -> None:
-        """max_model_len: tokens of a request, above which a prompt is refused unread."""
+        """max_model_len: tokens of a request; what must have more is refused unread."""
         self._tokenizer = tokenizer
         self._template = template
         self._max_model_len = max_model_len
@@ -99,13 +99,21 @@ class Intake:
         ]
 
     async def render(self, messages: Messages, tools: Messages | None = None) -> list[int]:
-        """The prompt that the chat template makes of `messages`. At most MAX_COUNT_CHARS."""
+        """The prompt that the chat template makes of `messages`.
+
+        Raises `ContextLengthExceeded` or `TooLarge` for what is too long to be tokenised.
+        """
+        self._check_can_fit(sum(_content_chars(message) for message in messages))
         chars = _chars_of(messages) + _chars_of(tools)
         _check_countable(chars)
         return await self._run(chars, lambda: self._template.render(messages, tools))
 
     async def encode(self, text: str) -> list[int]:
-        """The tokens of `text` as a completion's prompt. At most MAX_COUNT_CHARS."""
+        """The tokens of `text` as a completion's prompt.
+
+        Raises `ContextLengthExceeded` or `TooLarge` for what is too long to be tokenised.
+        """
+        self._check_can_fit(len(text))
         _check_countable(len(text))
         return await self._run(len(text), lambda: self._tokenizer.encode_prompt(text))
 
@@ -118,7 +126,6 @@ class Intake:
         if (frame.messages is None) == (frame.prompts is None):
             raise InvalidRequest("A request needs either messages or prompts.")
         if frame.messages is not None:
-            self._check_can_fit(sum(_content_chars(message) for message in frame.messages))
             return [np.array(await self.render(frame.messages, frame.tools), np.int32)]
         prompts = frame.prompts or []
         if len(prompts) > MAX_PROMPTS:
@@ -127,7 +134,6 @@ class Intake:
 
     async def _prompt(self, prompt: str | list[int]) -> list[int]:
         if isinstance(prompt, str):
-            self._check_can_fit(len(prompt))
             return await self.encode(prompt)
         self._check_ids(prompt, "prompt")
         return prompt

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import orjson
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -97,9 +98,9 @@ class Pages:
             ids = await self._intake.render(fields["messages"], fields.get("tools"))
         else:
             ids = await self._intake.encode(fields["prompt"])
-        return JSONResponse(
-            {"count": len(ids), "max_model_len": self._engine.max_model_len, "tokens": ids}
-        )
+        answer = {"count": len(ids), "max_model_len": self._engine.max_model_len, "tokens": ids}
+        # Not Starlette's own: the standard library takes 0.2 s of the event loop for a long text.
+        return Response(orjson.dumps(answer), media_type="application/json")
 
     async def detokenize(self, request: Request) -> Response:
         """vLLM's shape: token ids in, their text out."""

@@ -74,6 +74,7 @@ async def test_messages_are_rendered_with_their_tools(intake: Intake) -> None:
 async def test_what_cannot_fit_is_refused_unread(
     intake: Intake, tokenizer: CountingTokenizer, chars: int
 ) -> None:
+    """B17: by its size, before it costs anything, whether it is to be answered or counted."""
     at_least = -(-chars // LONGEST)
     for frame in (
         Generate("r", prompts=["x" * chars]),
@@ -84,6 +85,9 @@ async def test_what_cannot_fit_is_refused_unread(
     ):
         with pytest.raises(ContextLengthExceeded, match=f"1000 tokens.* at least {at_least}"):
             await intake.request(frame)
+        counted = intake.render(frame.messages) if frame.messages else intake.encode("x" * chars)
+        with pytest.raises(ContextLengthExceeded):
+            await counted
     assert tokenizer.texts == []
 
 
@@ -117,12 +121,15 @@ async def test_waiting_texts_are_bounded(
     assert len(await intake.encode("x" * 5000)) == 5000
 
 
-async def test_counts_are_bounded(intake: Intake) -> None:
+async def test_counts_are_bounded(tokenizer: CountingTokenizer) -> None:
+    """B17: a long context alone does not make a text worth seconds of a thread."""
+    intake = Intake(tokenizer, ByteTemplate(), max_model_len=10**7)
     with pytest.raises(TooLarge):
         await intake.encode("x" * (MAX_COUNT_CHARS + 1))
     tools = [{"function": {"name": "f", "description": "x" * MAX_COUNT_CHARS}}]
     with pytest.raises(TooLarge):
         await intake.render([{"role": "user", "content": "hi"}], tools)
+    intake.close()
 
 
 @pytest.mark.parametrize("ids", [[258], [-1], [2**40], [1, 2, 2**70]])
