@@ -73,26 +73,20 @@ def _malformed(body: bytes, error: orjson.JSONDecodeError) -> InvalidRequest:
 
 def _field_with_constant(body: bytes) -> str | None:
     """The top-level field that holds NaN or an infinity, as Python's own writer emits them."""
-    found: list[str] = []
-
-    def note(name: str) -> float:
-        found.append(name)
-        return 0.0
-
     try:
-        whole = json.loads(body, parse_constant=note)
+        whole = json.loads(body, parse_constant=float)
+        fields = whole.items() if isinstance(whole, dict) else ()
+        return next((name for name, value in fields if not _finite(value)), None)
     except (ValueError, RecursionError):
         return None
-    if not found or not isinstance(whole, dict):
-        return None
-    for field in whole:
-        # A field is at fault if the body stays faulty when the others are left out.
-        single = json.loads(body, parse_constant=float)[field]
-        try:
-            json.dumps(single, allow_nan=False)
-        except ValueError:
-            return str(field)
-    return None
+
+
+def _finite(value: Any) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        return False
+    return True
 
 
 def _duplicate(body: bytes) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import orjson
@@ -55,6 +56,13 @@ def test_not_a_number_in_text_is_only_text() -> None:
     assert decode_object(b'{"a": "NaN"}') == {"a": "NaN"}
     assert refused(b'{"a": "NaN", "b": }').param is None
     assert refused(b"[NaN]").param is None
+
+
+def test_not_a_number_among_many_fields_is_found_in_one_pass() -> None:
+    body = b"{%b}" % b",".join([*(b'"f%d":1' % n for n in range(60_000)), b'"last":NaN'])
+    start = time.thread_time()
+    assert refused(body).param == "last"
+    assert time.thread_time() - start < 2.0
 
 
 @pytest.mark.parametrize(
