@@ -139,7 +139,7 @@ def check_access(config: Config) -> None:
     if not is_loopback(host) and Tenants(KeyStore(config.store)).is_open:
         raise SetupError(
             f"Will not listen on {host}: there are no keys, so the whole network could use this "
-            f"server. Create one with `fewer keys create NAME`, or use --host 127.0.0.1."
+            f"server. Create one with `fewer keys create --tenant NAME`, or use --host 127.0.0.1."
         )
 
 
