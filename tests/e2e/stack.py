@@ -12,6 +12,8 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+import pytest
+
 from tests.fakes.service import Service
 
 TOKEN = "shared-by-both"
@@ -25,6 +27,8 @@ models:
 routes:
   chat: {model: small, budget: {max_tokens: 256}}
   chat-over-sse: {model: over-sse, budget: {max_tokens: 256}}
+  short: {model: small, budget: {max_tokens: 5}}
+  short-over-sse: {model: over-sse, budget: {max_tokens: 5}}
 default_route: chat
 """
 JAPAN = "What is the capital of Japan?"
@@ -68,6 +72,14 @@ class Stack:
             return error
         return None
 
+    def refusal(self, text: str = JAPAN, *, at: str | None = None, **fields: Any) -> Any:
+        """The error object of a question that must be refused with a 400."""
+        with pytest.raises(HTTPError) as caught:
+            self.ask(text, at=at, **fields)
+        with caught.value as error:
+            assert error.code == 400
+            return json.load(error)["error"]
+
     def is_ready(self) -> bool:
         """Whether the gateway can serve the route of its engine's WebSocket."""
         try:
@@ -79,15 +91,26 @@ class Stack:
 
     def load(self) -> tuple[float, ...]:
         """Running, waiting, and the share of KV blocks in use, as the engine tells everybody."""
-        request = Request(f"{self.engine}/metrics", headers={"authorization": f"Bearer {TOKEN}"})
+        return tuple(self.counter(name) for name in LOAD)
+
+    def counter(self, name: str, at: str | None = None) -> float:
+        """A metric without its `fewer_`, by default of the engine; its labels included."""
+        url = f"{at or self.engine}/metrics"
+        request = Request(url, headers={"authorization": f"Bearer {TOKEN}"})
         with urlopen(request, timeout=DEADLINE_S) as response:
             text = response.read().decode()
-        values = (re.search(rf"^fewer_{name} (\S+)$", text, re.MULTILINE) for name in LOAD)
-        return tuple(float(found[1]) for found in values if found is not None)
+        found = re.search(rf"^fewer_{re.escape(name)} (\S+)$", text, re.MULTILINE)
+        assert found is not None, f"no metric {name}"
+        return float(found[1])
 
     def wait_idle(self) -> None:
         """Wait until nothing runs or waits and no KV block is in use."""
         wait_for(lambda: self.load() == (0.0, 0.0, 0.0), "the engine to be idle")
+
+
+def faces(stack: Stack) -> list[dict[str, Any]]:
+    """What makes a question go over the WebSocket, over SSE, and to the engine alone."""
+    return [{"model": "chat"}, {"model": "chat-over-sse"}, {"model": "small", "at": stack.engine}]
 
 
 def content(chunks: Iterator[Any]) -> str:
