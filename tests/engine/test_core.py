@@ -64,7 +64,8 @@ def test_a_request_is_accepted_started_streamed_and_ended() -> None:
     rig.assert_drained()
 
 
-def test_b05_max_tokens_five_is_five_tokens_and_length() -> None:
+def test_max_tokens_five_is_five_tokens_and_length() -> None:
+    """B05."""
     rig = Rig()
     rig.submit(request_of("r", max_tokens=5))
     rig.run()
@@ -208,7 +209,8 @@ def test_a_connection_that_raises_is_dropped_and_the_others_go_on(
 # refusals ----------------------------------------------------------------------------------------
 
 
-def test_b37_a_prompt_longer_than_the_pool_is_refused_and_blocks_nobody() -> None:
+def test_a_prompt_longer_than_the_pool_is_refused_and_blocks_nobody() -> None:
+    """B37."""
     rig = Rig(num_blocks=128, max_model_len=8192)
     small = [request_of(f"small{index}", f"small {index}") for index in range(5)]
     rig.submit(request_of("long", [1] * 3000))
@@ -224,24 +226,31 @@ def test_b37_a_prompt_longer_than_the_pool_is_refused_and_blocks_nobody() -> Non
     rig.assert_drained()
 
 
-def test_b37_a_cached_prefix_does_not_let_an_impossible_prompt_in() -> None:
+def test_a_cached_prefix_does_not_let_an_impossible_prompt_in() -> None:
+    """B37."""
     rig = Rig(num_blocks=128, max_model_len=8192)
     rig.submit(request_of("warm", [1] * 2000, 8))
     rig.run()
-    rig.submit(request_of("long", [1] * 3000))
+    small = [request_of(f"small{index}", f"small {index}") for index in range(5)]
+    for request in (request_of("long", [1] * 3000), *small):
+        rig.submit(request)
     rig.run()
     assert rig.sink.failure("long").code == "context_length_exceeded"
+    for request in small:
+        assert rig.sink.text(request.id) == rig.alone(request)
+    rig.assert_drained()
 
 
 def test_a_bad_request_is_refused_by_name_and_a_neighbour_is_untouched() -> None:
+    """B35."""
     rig = Rig()
     good = request_of("good")
     rig.submit(good)
-    rig.submit(request_of("b35", sampling=Sampling(logit_bias={258: 5.0})))
+    rig.submit(request_of("bias", sampling=Sampling(logit_bias={258: 5.0})))
     rig.submit(request_of("prompt", [258]))
     rig.submit(request_of("empty", []))
     rig.run()
-    assert (rig.sink.failure("b35").code, rig.sink.failure("b35").param) == (
+    assert (rig.sink.failure("bias").code, rig.sink.failure("bias").param) == (
         "invalid_value",
         "logit_bias",
     )
@@ -370,7 +379,8 @@ def test_cancel_works_while_queued_parked_and_prefilling() -> None:
     rig.assert_drained()
 
 
-def test_b39_answers_are_the_same_after_a_prefix_was_left_in_every_way() -> None:
+def test_answers_are_the_same_after_a_prefix_was_left_in_every_way() -> None:
+    """B39. With the real model: `test_prefix_reuse`."""
     prompt = [3] * 100
     targets = [request_of(id, [*prompt, tail]) for id, tail in (("t1", 1), ("t2", 2))]
     rig = Rig(max_num_batched_tokens=32)

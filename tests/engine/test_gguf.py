@@ -244,6 +244,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_damage_is_named(tmp_path: Path, kind: str) -> None:
+    """B49, and R33: groups that do not divide the width."""
     data, words = DAMAGE[kind]
     assert words in refusal(tmp_path / "damaged.gguf", data + bytes(256))
 

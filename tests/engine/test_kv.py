@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -209,3 +209,29 @@ class PoolMachine(RuleBasedStateMachine):
 
 TestPool = PoolMachine.TestCase
 TestPool.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+KEYS = (b"a", b"b", b"c", b"d")
+
+
+@settings(max_examples=2000, deadline=None)
+@given(st.binary(min_size=8, max_size=40))
+def test_thousands_of_sequences_of_operations_keep_the_books(script: bytes) -> None:
+    """Each byte is an operation and what it works on; shorter than the machine above, so more."""
+    pool = KVPool(1 + script[0] % 8)
+    tables: list[list[int]] = []
+    for byte in script[1:]:
+        operation, which = byte & 3, byte >> 2
+        table = tables[which % len(tables)] if tables else []
+        key = KEYS[which & 3]
+        if operation == 0 and pool.num_free:
+            tables.append([pool.allocate()])
+        elif operation == 1 and table:
+            pool.publish(table[-1], key, key)
+        elif operation == 2 and (found := pool.find(key, key)) is not None:
+            pool.share(found)
+            tables.append([found])
+        elif operation == 3 and tables:
+            pool.release(tables.pop(which % len(tables)))
+        pool.check(tables)
+        assert pool.num_free == pool.num_blocks - len({block for own in tables for block in own})

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -44,6 +46,20 @@ def test_decodes_go_first_and_prefill_takes_the_rest() -> None:
     assert step.segments == {first: 1, second: 19}
     assert list(step.segments) == [first, second]
     finish(bench, first, second)
+
+
+def test_a_prompt_of_16k_tokens_costs_running_streams_one_budget_a_step() -> None:
+    """R23: each stream gets its token in every step, and no step is larger than the budget."""
+    bench = Bench(num_blocks=1200, max_num_batched_tokens=64)
+    bench.limits = type(bench.limits)(20_000, 1200)
+    streams = [bench.submit([index], 400)[0] for index in range(4)]
+    bench.step()
+    [long] = bench.submit([index % 250 for index in range(16_384)], 2)
+    while not long.output_tokens:
+        step = bench.step()
+        assert step.rows <= 64
+        assert all(step.segments[stream] == 1 for stream in streams)
+    finish(bench, long, *streams)
 
 
 def test_the_oldest_decode_when_the_budget_does_not_hold_all() -> None:
@@ -431,7 +447,8 @@ def test_what_cannot_fit_alone_is_a_bug_of_admission() -> None:
 
 
 @pytest.mark.parametrize("n", [3, 5, 10])
-def test_r25_choices_survive_forced_preemption(n: int) -> None:
+def test_choices_survive_forced_preemption(n: int) -> None:
+    """R25."""
     bench = Bench(num_blocks=5 + 4 * n, max_num_seqs=16, max_num_batched_tokens=64)
     sampling = Sampling(seed=0)
     first = bench.submit(PROMPT[:90], 40, n=n, sampling=sampling, expected_tokens=1)
@@ -610,3 +627,31 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 TestScheduler = SchedulerMachine.TestCase
 TestScheduler.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(st.binary(min_size=6, max_size=24))
+def test_thousands_of_sequences_of_operations_keep_the_books(script: bytes) -> None:
+    """Each byte is an operation and what it works on; shorter than the machine above, so more."""
+    bench = Bench(num_blocks=6 + script[0] % 8, max_num_seqs=4, max_num_batched_tokens=24)
+    for byte in script[1:]:
+        operation, which = byte % 5, byte // 5
+        sequence = bench.alive[which % len(bench.alive)] if bench.alive else None
+        if operation == 0:
+            prompt = [*range(16 * (which % 3)), which]
+            with contextlib.suppress(ContextLengthExceeded):
+                bench.submit(prompt, 1 + which, n=1 + which % 2, expected_tokens=1)
+        elif operation == 1 or sequence is None:
+            for _ in range(1 + which % 8):
+                bench.step()
+        elif operation == 2:
+            bench.end(sequence)
+        elif operation == 3:
+            bench.scheduler.pause(sequence)
+        else:
+            bench.scheduler.resume(sequence)
+        bench.scheduler.check()
+    for sequence in list(bench.alive):
+        bench.end(sequence)
+    bench.scheduler.check()
+    assert bench.pool.num_free == bench.pool.num_blocks

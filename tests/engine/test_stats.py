@@ -53,7 +53,8 @@ def test_times_run_from_arrival_and_include_the_queue() -> None:
     assert (now.prompt_tokens, now.generation_tokens, now.requests_accepted) == (6, 15, 2)
 
 
-def test_b51_one_observation_for_each_request_that_said_something() -> None:
+def test_one_observation_for_each_request_that_said_something() -> None:
+    """B51, R35."""
     rig = Timed(num_blocks=400, max_num_seqs=8)
     for index in range(5):
         rig.submit(request_of(f"cold{index}", [index] * 300, 50, n=1 + index % 2))
@@ -77,7 +78,8 @@ def test_b51_one_observation_for_each_request_that_said_something() -> None:
     assert now.generation_tokens == 7 * 50 + 5 * 5
 
 
-def test_b51_a_preemption_adds_no_second_observation() -> None:
+def test_a_preemption_adds_no_second_observation() -> None:
+    """B51."""
     rig = Timed(num_blocks=16)
     for index in range(10):
         rig.submit(request_of(f"r{index}", [index] * 20, 100, expected_tokens=1))

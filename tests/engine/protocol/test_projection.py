@@ -210,6 +210,7 @@ def test_completion_logprobs_know_where_tokens_start() -> None:
 
 @pytest.mark.parametrize("logprob", [float("-inf"), float("nan"), -1e30])
 def test_logprobs_are_numbers_json_has(logprob: float) -> None:
+    """R29."""
     bare = TokenLogprob("x", 1, logprob)
     chunks = sent(chat(), text("x", logprobs=[bare]))
     assert chunks[1]["choices"][0]["logprobs"]["content"][0]["logprob"] == -9999.0
@@ -243,6 +244,7 @@ def test_a_failure_is_an_error_in_band_then_done(projection: Projection) -> None
 
 
 def test_every_event_is_one_line_to_clients_that_split_on_unicode_line_ends() -> None:
+    """R01."""
     awkward = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\r\n\x00\ud7ff\U0001f9f5"
     for projection in (chat(), completion()):
         chunks = sent(projection, text(awkward), end(usage=USAGE))

@@ -225,6 +225,7 @@ TINY = [
 def test_tiny_temperature_and_top_p_equal_greedy_and_leave_neighbours_alone(
     sampling: Sampling,
 ) -> None:
+    """B41."""
     logits = random_logits(2, 4096, seed=3, scale=10.0)
     greedy = Sampling(
         temperature=0,
@@ -259,6 +260,7 @@ def test_an_extreme_repetition_penalty_never_breaks_the_row(penalty: float) -> N
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf])
 def test_broken_logits_end_in_a_token_and_finite_logprobs(broken: float) -> None:
+    """B41: never a NaN further on."""
     logits = logits_of(1.0, broken, 2.0, 0.5)
     for sampling in (Sampling(temperature=0, logprobs=4), Sampling(top_p=0.9, logprobs=4)):
         sampled = sample(logits, [row_of(sampling)])[0]
@@ -291,6 +293,7 @@ def test_logprobs_are_left_out_unless_asked_for() -> None:
 
 
 def test_minus_infinity_never_leaves_as_a_logprob() -> None:
+    """R29."""
     logits = logits_of(0.0, -math.inf, -math.inf)
     sampled = sample(logits, [row_of(Sampling(logprobs=3))])[0]
     assert list(sampled.top_ids) == [0, 1, 2]

@@ -123,6 +123,7 @@ async def test_logprobs_and_a_returned_seed_that_repeats(client: Any) -> None:
 
 
 async def test_stop_strings_leave_no_empty_deltas(served: Served) -> None:
+    """R03."""
     stop = expected(HI_IDS, 12)[8:10]
     body = {
         "messages": HI, "max_tokens": 12, "temperature": 0, "stop": [stop, "zzzz"], "stream": True,
@@ -187,6 +188,7 @@ async def test_refusals_have_a_status(
 
 
 async def test_nan_in_logit_bias_is_named(served: Served) -> None:
+    """B35."""
     body = b'{"messages": [{"role": "user", "content": "hi"}], "logit_bias": {"5": NaN}}'
     kind = {"content-type": "application/json"}
     async with http(served) as session:
@@ -195,6 +197,7 @@ async def test_nan_in_logit_bias_is_named(served: Served) -> None:
 
 
 async def test_bad_requests_leave_a_healthy_stream_alone(served: Served, client: Any) -> None:
+    """B35."""
     stream = await client.chat.completions.create(
         model=MODEL,
         messages=HI,
@@ -305,6 +308,7 @@ async def begin(served: Served, body: dict[str, Any]) -> asyncio.StreamWriter:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_client_that_leaves_ends_its_generation(slow: Served, stream: bool) -> None:
+    """B07: thirty in a row, without a gateway."""
     for _ in range(30):
         writer = await begin(slow, {"messages": HI, "max_tokens": 2000, "stream": stream})
         await until(lambda: _load(slow) == 1)
