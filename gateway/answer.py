@@ -11,7 +11,7 @@ import msgspec
 
 from engine.protocol.errors import Cancelled, FewerError, UpstreamFailed
 from engine.protocol.frames import Event, Failed, StreamEvent
-from gateway.backends.base import Stream
+from gateway.backends.base import Stream, is_terminal
 from gateway.errors import of_failed
 from gateway.estimate import prompt_tokens
 from gateway.telemetry.metrics import Meter, Metrics
@@ -79,7 +79,8 @@ class Answer:
         if self._meter is None:
             self._meter = Meter(self._metrics, self._route, self._visit.model, self._visit.begun_s)
         self._meter.observe(events)
-        self._note_terminal(events)
+        if events and is_terminal(events[-1]):
+            self._note(events[-1])
         return self._transformed(events) if self._transformers else events
 
     async def __aenter__(self) -> Self:
@@ -97,14 +98,11 @@ class Answer:
         finally:
             self._settle(error)
 
-    def _note_terminal(self, events: list[StreamEvent]) -> None:
-        last = events[-1] if events else None
-        if isinstance(last, Failed):
-            failure = of_failed(last)
-            self._ended = True
+    def _note(self, terminal: StreamEvent) -> None:
+        self._ended = True
+        if isinstance(terminal, Failed):
+            failure = of_failed(terminal)
             self._visit.status, self._visit.error = failure.status, failure.code
-        elif isinstance(last, Event) and last.usage is not None:
-            self._ended = True
 
     def _transformed(self, events: list[StreamEvent]) -> list[StreamEvent]:
         for transformer in self._transformers:

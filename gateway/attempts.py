@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec.structs import replace
 
@@ -69,10 +69,10 @@ class Attempts(Stream):
             else:
                 return
 
-    async def receive(self) -> list[StreamEvent]:
+    def receive(self) -> Awaitable[list[StreamEvent]]:
         if self._begun and self._stream is not None:
-            return await self._stream.receive()
-        return [] if self._ended else await self._before_first()
+            return self._stream.receive()
+        return self._before_first()
 
     async def aclose(self) -> None:
         self._ended = True
@@ -96,7 +96,7 @@ class Attempts(Stream):
 
     async def _before_first(self) -> list[StreamEvent]:
         """Events up to and with the first delta; a failure before it moves on to the next."""
-        while True:
+        while not self._ended:
             events = await self._receive_in_time()
             failed = _failure_before_delta(events)
             if failed is None:
@@ -114,6 +114,7 @@ class Attempts(Stream):
                 await self.start()
             except FewerError as last:
                 return self._fail(last)
+        return []
 
     async def _receive_in_time(self) -> list[StreamEvent]:
         if self._stream is None:

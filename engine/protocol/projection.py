@@ -12,6 +12,7 @@ sent: logprobs of tokens whose text is held back wait for the text.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Any
 
 import orjson
@@ -31,7 +32,10 @@ def error_chunks(error: FewerError) -> list[bytes]:
 
 
 class _Choice:
-    """What is known of one choice while it streams. `head` opens each of its text chunks."""
+    """What is known of one choice while it streams.
+
+    head, tail: what stands before and after the text in a chunk that holds nothing else
+    """
 
     __slots__ = (
         "finished",
@@ -41,10 +45,12 @@ class _Choice:
         "refusal_logprobs",
         "seed",
         "started",
+        "tail",
     )
 
-    def __init__(self, head: bytes) -> None:
+    def __init__(self, head: bytes, tail: bytes) -> None:
         self.head = head
+        self.tail = tail
         self.started = False
         self.finished = False
         self.seed: int | None = None
@@ -67,13 +73,21 @@ class Projection(ABC):
         self._open = b"data: " + one_line_json(identity)[:-1] + b',"choices":['
         self._close = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
 
+    def joined(self, events: Iterable[StreamEvent]) -> bytes:
+        """The bytes of all that `events` cause."""
+        return b"".join([chunk for event in events for chunk in self.chunks(event)])
+
     def chunks(self, event: StreamEvent) -> list[bytes]:
         """The SSE events that `event` causes. Nothing comes of events after the terminal."""
         if self.ended:
             return []
-        if isinstance(event, Event):
-            return self._of_event(event)
-        if isinstance(event, Failed):
+        if type(event) is Event:
+            choice = self._choices.get(event.choice)
+            if choice is not None and _is_plain(event, choice):
+                choice.offset_chars += len(event.text)
+                return [choice.head + one_line_json(event.text) + choice.tail]
+            return self._of_event(event, choice or self._new_choice(event.choice))
+        if type(event) is Failed:
             self.ended = True
             return error_chunks(
                 from_code(
@@ -85,10 +99,12 @@ class Projection(ABC):
             )
         return []
 
-    def _of_event(self, event: Event) -> list[bytes]:
-        choice = self._choices.get(event.choice)
-        if choice is None:
-            choice = self._choices[event.choice] = _Choice(self._open + self._head(event.choice))
+    def _new_choice(self, index: int) -> _Choice:
+        head, tail = self._around(index)
+        choice = self._choices[index] = _Choice(self._open + head, tail + self._close)
+        return choice
+
+    def _of_event(self, event: Event, choice: _Choice) -> list[bytes]:
         if event.seed is not None:
             choice.seed = event.seed
         if event.logprobs:
@@ -118,8 +134,8 @@ class Projection(ABC):
         """Append what comes before a choice's first delta: nothing, where there is no role."""
 
     @abstractmethod
-    def _head(self, index: int) -> bytes:
-        """JSON of a choice that holds nothing but text, up to where the text goes."""
+    def _around(self, index: int) -> tuple[bytes, bytes]:
+        """JSON of a choice that holds nothing but text: what goes before the text, and after."""
 
     @abstractmethod
     def _delta(self, event: Event, choice: _Choice) -> bytes:
@@ -128,6 +144,19 @@ class Projection(ABC):
     @abstractmethod
     def _finish(self, event: Event, choice: _Choice) -> dict[str, Any]:
         """The choice object that ends a choice."""
+
+
+def _is_plain(event: Event, choice: _Choice) -> bool:
+    """Is there text, and nothing to be told but text? So it is for nearly every event."""
+    return (
+        event.kind == "text"
+        and event.text != ""
+        and event.finish is None
+        and event.logprobs is None
+        and event.usage is None
+        and choice.started
+        and not (choice.finished or choice.logprobs)
+    )
 
 
 _CHAT_FIELDS = {"reasoning": "reasoning_content", "refusal": "refusal"}
@@ -139,8 +168,9 @@ class ChatProjection(Projection):
 
     object_name = "chat.completion.chunk"
 
-    def _head(self, index: int) -> bytes:
-        return b'{"index":%d,"delta":{"content":' % index
+    def _around(self, index: int) -> tuple[bytes, bytes]:
+        head = b'{"index":%d,"delta":{"content":' % index
+        return head, b'},"logprobs":null,"finish_reason":null}'
 
     def _start(self, index: int, choice: _Choice, out: list[bytes]) -> None:
         if choice.started:
@@ -158,8 +188,7 @@ class ChatProjection(Projection):
 
     def _delta(self, event: Event, choice: _Choice) -> bytes:
         if event.kind == "text" and not choice.logprobs:
-            tail = b'},"logprobs":null,"finish_reason":null}'
-            return choice.head + one_line_json(event.text) + tail + self._close
+            return choice.head + one_line_json(event.text) + choice.tail
         if event.tool is not None:
             delta: dict[str, Any] = {"tool_calls": [tool_delta(event.tool)]}
         else:
@@ -184,18 +213,14 @@ class ChatProjection(Projection):
 
 
 class CompletionProjection(Projection):
-    """`text_completion` chunks, which have no role and put the seed in the first."""
+    """`text_completion` chunks, which have no role and put the seed in the first with text."""
 
     object_name = "text_completion"
 
-    def _head(self, index: int) -> bytes:
-        return b'{"index":%d,"text":' % index
+    def _around(self, index: int) -> tuple[bytes, bytes]:
+        return b'{"index":%d,"text":' % index, b',"logprobs":null,"finish_reason":null}'
 
     def _delta(self, event: Event, choice: _Choice) -> bytes:
-        if not choice.logprobs and (choice.started or choice.seed is None):
-            choice.offset_chars += len(event.text)
-            tail = b',"logprobs":null,"finish_reason":null}'
-            return choice.head + one_line_json(event.text) + tail + self._close
         chunk = {
             "index": event.choice,
             "text": event.text,

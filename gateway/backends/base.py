@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable
 from typing import Any
 
 import msgspec
@@ -51,7 +52,7 @@ class Stream(ABC):
     """
 
     @abstractmethod
-    async def receive(self) -> list[StreamEvent]:
+    def receive(self) -> Awaitable[list[StreamEvent]]:
         """The events since the last call, at least one; waits for it. Empty after the terminal.
 
         Failures after the call was accepted arrive as a `Failed`, not as an exception.
@@ -97,6 +98,4 @@ class Backend(ABC):
 
 def is_terminal(event: StreamEvent) -> bool:
     """Does nothing follow this event in its stream?"""
-    if isinstance(event, Event):
-        return event.usage is not None
-    return isinstance(event, Failed)
+    return event.usage is not None if type(event) is Event else type(event) is Failed

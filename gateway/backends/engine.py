@@ -104,7 +104,7 @@ class EngineStream(Stream):
 
         Raises what the engine refused it with.
         """
-        await self._wait()
+        await self._news()
         first = self._events[0]
         if isinstance(first, Failed):
             raise from_code(
@@ -112,7 +112,8 @@ class EngineStream(Stream):
             )
 
     async def receive(self) -> list[StreamEvent]:
-        await self._wait()
+        if not (self._events or self._ended):
+            await self._news()
         events, self._events = self._events, []
         self._bytes = 0
         if self._paused and not self._ended:
@@ -130,22 +131,21 @@ class EngineStream(Stream):
         self._bytes += _size_bytes(event)
         if is_terminal(event):
             self._end()
-        elif self._bytes > HARD_BYTES:
-            self._fail(Overloaded("The answer was cut: its reader is too slow."))
-        elif self._bytes > PAUSE_BYTES and not self._paused:
-            self._paused = True
-            self._link.post(Pause(self._id))
+        elif self._bytes > PAUSE_BYTES:
+            self._slow_down()
         self._wake()
 
-    async def _wait(self) -> None:
-        """Until there is something to read, or nothing will come any more."""
-        if self._events or self._ended:
-            return
+    def _slow_down(self) -> None:
+        if self._bytes > HARD_BYTES:
+            self._fail(Overloaded("The answer was cut: its reader is too slow."))
+        elif not self._paused:
+            self._paused = True
+            self._link.post(Pause(self._id))
+
+    def _news(self) -> asyncio.Future[None]:
+        """Done with the next event. Only to be asked for while there is none."""
         self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        return self._waiter
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -170,7 +170,7 @@ class EngineStream(Stream):
 def _size_bytes(event: StreamEvent) -> int:
     """About how much memory an event holds."""
     size = EVENT_BYTES
-    if isinstance(event, Event):
+    if type(event) is Event:
         size += len(event.text)
         if event.tool is not None:
             size += len(event.tool.arguments)

@@ -231,7 +231,10 @@ class EngineLink:
         match frame:
             case frames.Events(events):
                 for event in events:
-                    self._hand_over(event, last=event.usage is not None)
+                    if event.usage is not None:
+                        self._hand_over(event, last=True)
+                    elif (receiver := self._receivers.get(event.id)) is not None:
+                        receiver.deliver(event)
             case frames.Accepted() | frames.Started():
                 self._hand_over(frame, last=False)
             case frames.Failed():

@@ -69,36 +69,37 @@ class GenerationFace:
                 async with answer:
                     wording = _Wording(self._format, answer, request, visit.call_id, route.name)
                     if request.stream:
-                        await self._stream(wording, lifeline, send)
+                        # Every chunk wakes a task through all frames down to its await: in a task
+                        # of its own four of them, here eighteen.
+                        await asyncio.create_task(self._stream(wording, lifeline, send))
                     else:
                         await _whole(wording, lifeline, send)
 
     async def _stream(self, wording: _Wording, lifeline: Lifeline, send: Send) -> None:
         keepalive = {"comment": KEEP_ALIVE, "chunk": wording.empty_chunk(), "off": b""}
         writer = EventWriter(send, lifeline, self._server, keepalive[self._server.keepalive])
-        projection = wording.projection()
+        projection, answer = wording.projection(), wording.answer
         try:
-            await writer.open(wording.answer.headers)
-            while not projection.ended:
-                events = await wording.answer.receive()
-                for start in range(0, len(events), EVENTS_PER_WRITE):
-                    if start:
+            await writer.open(answer.headers)
+            last = False
+            while not last:
+                for events in _slices(await answer.receive()):
+                    data, last = projection.joined(events), projection.ended
+                    if last:
+                        lifeline.unwatch()
+                    if data:
+                        await writer.write(data, more=not last)
+                    if len(events) == EVENTS_PER_WRITE:
                         await asyncio.sleep(0)
-                    data = _projected(projection, events[start : start + EVENTS_PER_WRITE])
-                    await _write(data, writer, lifeline, last=projection.ended)
         finally:
             writer.close()
 
 
-def _projected(projection: Projection, events: list[StreamEvent]) -> bytes:
-    return b"".join([chunk for each in events for chunk in projection.chunks(each)])
-
-
-async def _write(data: bytes, writer: EventWriter, lifeline: Lifeline, *, last: bool) -> None:
-    if last:
-        lifeline.unwatch()
-    if data:
-        await writer.write(data, more=not last)
+def _slices(events: list[StreamEvent]) -> list[list[StreamEvent]]:
+    size = EVENTS_PER_WRITE
+    if len(events) <= size:
+        return [events]
+    return [events[start : start + size] for start in range(0, len(events), size)]
 
 
 async def _whole(wording: _Wording, lifeline: Lifeline, send: Send) -> None:

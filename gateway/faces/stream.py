@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
 from starlette.types import Send
 
@@ -16,8 +17,8 @@ from gateway.lifeline import Lifeline
 class EventWriter:
     """Sends bytes as they come. While nothing comes, a timer sends `keepalive` now and then.
 
-    `write` returns when the server has taken the bytes; with a client that does not read, it
-    waits, so that the backend is not asked for more, until the lifeline is cut.
+    With a client that does not read, `write` waits, so that the backend is not asked for more,
+    until the lifeline is cut.
 
     keepalive: what to send in silence; empty for nothing
     """
@@ -45,12 +46,10 @@ class EventWriter:
         self._last_s = self._loop.time()
         self._timer = self._loop.call_later(self._tick_s, self._tick)
 
-    async def write(self, data: bytes, *, more: bool = True) -> None:
-        if self._beat is not None:
-            await self._beat
-            self._beat = None
-        await self._write(data, more)
+    def write(self, data: bytes, *, more: bool = True) -> Awaitable[None]:
+        """To be awaited: it is done when the server has taken the bytes."""
         self._silence_s = self._server.keepalive_s
+        return self._write(data, more) if self._beat is None else self._after_beat(data, more)
 
     def close(self) -> None:
         """Stop the timer. The response itself ends with the write that says so."""
@@ -58,6 +57,12 @@ class EventWriter:
             self._timer.cancel()
         if self._beat is not None:
             self._beat.cancel()
+
+    async def _after_beat(self, data: bytes, more: bool) -> None:
+        if self._beat is not None:
+            await self._beat
+            self._beat = None
+        await self._write(data, more)
 
     async def _write(self, data: bytes, more: bool) -> None:
         self._writing_since_s = self._loop.time()

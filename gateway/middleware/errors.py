@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import math
+from collections.abc import Awaitable
 from typing import Any
 
 import orjson
@@ -69,10 +70,10 @@ class _Progress:
         self.body_read = not message.get("more_body", False)
         return message
 
-    async def send(self, message: Message) -> None:
+    def send(self, message: Message) -> Awaitable[None]:
         if self.start is None:
             self.start = message
-        await self._send(message)
+        return self._send(message)
 
     async def linger(self) -> None:
         """Take what the client still sends, for a while."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Awaitable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -25,11 +26,11 @@ class RequestIdMiddleware:
         visit = begin(scope)
         told = (b"x-request-id", visit.id.encode())
 
-        async def send_with_id(message: Message) -> None:
+        def send_with_id(message: Message) -> Awaitable[None]:
             if message["type"] in ("http.response.start", "websocket.http.response.start"):
                 visit.status = visit.status or message["status"]
                 message["headers"] = [*message["headers"], told]
-            await send(message)
+            return send(message)
 
         await self._app(scope, receive, send_with_id)
 

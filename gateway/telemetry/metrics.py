@@ -114,11 +114,11 @@ class Meter:
     def observe(self, events: list[StreamEvent]) -> None:
         tokens = 0
         for event in events:
-            if isinstance(event, Event):
+            if type(event) is Event:
                 tokens += event.tokens
                 if event.usage is not None:
                     self._usage = event.usage
-            elif isinstance(event, Accepted):
+            elif type(event) is Accepted:
                 self._accepted_tokens = event.prompt_tokens
         if not tokens:
             return
