@@ -18,7 +18,8 @@ from starlette.types import ASGIApp
 from uvicorn.supervisors import Multiprocess
 
 from engine.protocol.errors import ConfigError, SetupError
-from engine.protocol.http import HardenedHttpProtocol, HardenedWebSocketProtocol
+from engine.protocol.http import HardenedHttpProtocol
+from engine.protocol.websocket import HardenedWebSocketProtocol
 from gateway.app import build
 from gateway.config import Config
 from gateway.middleware.guard import is_loopback

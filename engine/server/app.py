@@ -19,7 +19,8 @@ from starlette.types import Receive, Scope, Send
 
 from engine.protocol.errors import SetupError
 from engine.protocol.frames import MAX_FRAME_BYTES, PROTOCOL_VERSION, Stats, Welcome
-from engine.protocol.http import HardenedHttpProtocol, HardenedWebSocketProtocol
+from engine.protocol.http import HardenedHttpProtocol
+from engine.protocol.websocket import HardenedWebSocketProtocol
 from engine.server.completions import Completions
 from engine.server.guard import LINK_PATH, Guard, Token
 from engine.server.intake import Intake

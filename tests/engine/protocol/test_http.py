@@ -15,12 +15,11 @@ import websockets
 from websockets.exceptions import ConnectionClosed
 
 from engine.protocol.http import (
-    MAX_FRAGMENTS,
     MAX_HEADER_BYTES,
     MAX_HEADER_COUNT,
     HardenedHttpProtocol,
-    HardenedWebSocketProtocol,
 )
+from engine.protocol.websocket import MAX_FRAGMENTS, HardenedWebSocketProtocol
 
 Scope = dict[str, Any]
 MAX_MESSAGE_BYTES = 1024 * 1024
@@ -306,6 +305,77 @@ async def test_what_is_not_http_gets_400(port: int, junk: bytes) -> None:
     received = await answer(port, repeated(junk, b"", 0))
     assert received.startswith(b"HTTP/1.1 400 ")
     assert b'"invalid_request_error"' in received
+
+
+H2C = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+WEBSOCKET = (
+    b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)
+
+
+async def in_pieces(data: bytes, size: int) -> AsyncIterator[bytes]:
+    for start in range(0, len(data), size):
+        yield data[start : start + size]
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("wish", [H2C, WEBSOCKET, b"Connection: upgrade\r\nUpgrade: TLS/1.0\r\n"])
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+async def test_a_post_that_wishes_for_an_upgrade_keeps_its_body(
+    port: int, wish: bytes, size: int
+) -> None:
+    """Java's HttpClient wishes for h2c unless it is told not to."""
+    post = b"POST / HTTP/1.1\r\nHost: x\r\n" + wish
+    data = post + b"Content-Length: 5\r\n\r\n12345"
+    data += post + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+    data += b"GET / HTTP/1.1\r\nHost: x\r\n" + H2C + b"\r\n"
+    data += b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 2\r\n\r\nab"
+    said = await answer(port, in_pieces(data, size))
+    assert said.count(b"HTTP/1.1 200 OK") == 4
+    bodies = [each.split(b"\r\n\r\n", 1)[1] for each in said.split(b"HTTP/1.1 200 OK")[1:]]
+    assert bodies == [b"1\r\n%d\r\n0\r\n\r\n" % size for size in (5, 3, 0, 2)]
+
+
+async def test_a_thousand_wishes_in_one_read_are_as_many_requests(port: int) -> None:
+    get = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n"
+    last = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    said = await answer(port, in_pieces(get * 1000 + last, 1_000_000))
+    assert said.count(b"HTTP/1.1 200 OK") == 1001
+
+
+async def test_two_hosts_are_refused(port: int, echo: Echo) -> None:
+    """Else the door and whoever stands before us may each believe another one."""
+    get = b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n"
+    said = await answer(port, in_pieces(get, 1000))
+    assert said.startswith(b"HTTP/1.1 400 ")
+    assert b"more than one Host" in said
+    assert echo.requests == 0
+
+
+class Refusing:
+    """Answers a WebSocket with a page."""
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.http.response.start", "status": 404, "headers": []})
+        await send({"type": "websocket.http.response.body", "body": b"none"})
+
+
+async def test_a_refused_websocket_is_no_fault_of_ours(caplog: pytest.LogCaptureFixture) -> None:
+    get = b"GET / HTTP/1.1\r\nHost: x\r\n" + WEBSOCKET + b"\r\n"
+    async with served(Refusing(), HardenedHttpProtocol) as port:
+        said = await answer(port, in_pieces(get, 1000))
+    assert said.startswith(b"HTTP/1.1 404 ")
+    assert [each.message for each in caplog.records if each.levelname == "ERROR"] == []
+
+
+async def test_a_websocket_handshake_that_cannot_be_read_is_refused_and_closed(port: int) -> None:
+    """Its lines may have 8 KiB, by another limit than ours; it was left hanging for ever."""
+    long = b"GET / HTTP/1.1\r\nHost: x\r\nX: %b\r\n%b\r\n" % (b"x" * 9000, WEBSOCKET)
+    said = await answer(port, in_pieces(long, 100_000))
+    assert said.startswith(b"HTTP/1.1 400 ")
+    assert b"handshake is malformed" in said
 
 
 async def test_websocket_messages_up_to_the_limit(port: int) -> None:
