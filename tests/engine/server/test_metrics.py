@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import time
 from collections.abc import AsyncIterator
+from statistics import mean
 from typing import Any
 
 import httpx2
@@ -11,7 +15,7 @@ from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine.server.metrics import EngineMetrics
-from tests.fakes.engine import LETTERS, Served, fake_engine, serve
+from tests.fakes.engine import LETTERS, Served, fake_engine, serve, until
 
 HI = [{"role": "user", "content": "x" * 100}]
 
@@ -65,6 +69,67 @@ async def test_what_happened_is_counted(served: Served) -> None:
     assert now["fewer_request_queue_time_seconds_count"] == 4
     assert now["fewer_inter_token_latency_seconds_count"] == 5 * 7
     assert now["fewer_e2e_request_latency_seconds_count"] == 4
+
+
+PROMPT_TOKENS, OUTPUT_TOKENS = 2_000, 50
+
+
+def long(number: int) -> list[dict[str, Any]]:
+    """A prompt of so many tokens, unlike the others from its first."""
+    return [{"role": "user", "content": f"{number:>6}".ljust(PROMPT_TOKENS - 6, "x")}]
+
+
+async def timed(session: httpx2.AsyncClient, number: int) -> tuple[float, float]:
+    """Seconds to the first token of a stream, and between two, by its client's clock."""
+    body = {"messages": long(number), "max_tokens": OUTPUT_TOKENS, "stream": True}
+    moments = []
+    began = time.monotonic()
+    async with session.stream(
+        "POST", "/v1/chat/completions", json=body | {"allowed_token_ids": LETTERS}
+    ) as answer:
+        async for line in answer.aiter_lines():
+            if line.startswith("data: {") and json.loads(line[6:])["choices"][0]["delta"]:
+                moments.append(time.monotonic())
+    return moments[0] - began, (moments[-1] - moments[0]) / (OUTPUT_TOKENS - 1)
+
+
+async def test_times_are_those_of_the_clients_clock() -> None:
+    """B51: 20 streams of chunked prefill, then cache hits, whole answers, and who left early."""
+    first, between = "fewer_time_to_first_token_seconds", "fewer_inter_token_latency_seconds"
+
+    step_s = 0.001
+
+    def run(batch: Any) -> None:
+        time.sleep(step_s + 4e-6 * len(batch.tokens))
+
+    engine = fake_engine(on_run=run, max_model_len=4096, max_num_batched_tokens=256)
+    async with (
+        serve(engine) as served,
+        httpx2.AsyncClient(base_url=served.http, headers=served.headers, timeout=30) as session,
+    ):
+        seen = await asyncio.gather(*(timed(session, number) for number in range(20)))
+        now = await scrape(session)
+        count = now[f"{first}_count{{prefix_cache=miss}}"]
+        assert count == 20
+        by_engine = now[f"{first}_sum{{prefix_cache=miss}}"] / count
+        assert by_engine == pytest.approx(mean(s for s, _ in seen), rel=0.2)
+        by_engine = now[f"{between}_sum"] / now[f"{between}_count"]
+        assert by_engine == pytest.approx(mean(s for _, s in seen), rel=0.2)
+
+        for number in range(5):
+            await timed(session, number)
+            await ask(session, messages=long(100 + number))
+        step_s = 0.05  # nobody gets to a first token before it is noticed that they left
+        for number in range(5):
+            leaves = asyncio.create_task(timed(session, 200 + number))
+            await until(lambda: engine.core.statistics().running == 1)
+            leaves.cancel()
+            await until(served.drained)
+        now = await scrape(session)
+    assert now[f"{first}_count{{prefix_cache=hit}}"] == 5
+    assert now[f"{first}_count{{prefix_cache=miss}}"] == 25
+    assert now["fewer_choices_finished_total{reason=cancelled}"] == 5
+    assert now["fewer_request_queue_time_seconds_count"] == 30
 
 
 async def test_histograms_are_cumulative_and_end_at_infinity(served: Served) -> None:
