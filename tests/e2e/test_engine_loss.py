@@ -27,6 +27,7 @@ def nobody_restarts(stack: Stack) -> Iterator[None]:
 
 
 def test_an_engine_that_is_killed_comes_back_without_help(stack: Stack) -> None:
+    """B53, by SIGKILL, during three streams and two requests that wait."""
     streams = [stack.stream("Tell a long story.", max_tokens=200) for _ in range(3)]
     for stream in streams:
         assert "error" not in next(stream)
@@ -52,13 +53,19 @@ def test_an_engine_that_is_killed_comes_back_without_help(stack: Stack) -> None:
 
 
 def test_an_engine_that_is_stopped_is_told_from_one_that_works(stack: Stack) -> None:
+    """B53, by SIGSTOP."""
+    stream = stack.stream("Tell a long story.", max_tokens=200)
+    assert "error" not in next(stream)
     pid = stack.service.child("engine")
     os.kill(pid, signal.SIGSTOP)
     try:
         wait_for(lambda: not stack.is_ready(), "readiness to say no", deadline_s=10.0)
+        *_, last = stream
+        assert last["error"]["code"] in ("unavailable", "upstream_failed")
         refusal = stack.refused()
         assert refusal is not None
         assert refusal.code == 503
+        assert int(refusal.headers["retry-after"]) >= 1
     finally:
         os.kill(pid, signal.SIGCONT)
     wait_for(stack.is_ready, "the service to come back")

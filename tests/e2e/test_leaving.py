@@ -24,7 +24,7 @@ LONG: dict[str, Any] = {"max_tokens": 256, "ignore_eos": True}
 
 async def begin(stack: Stack, **fields: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A request that takes some seconds, sent on a connection of its own."""
-    reader, writer = await asyncio.open_connection(*address(stack))
+    reader, writer = await asyncio.open_connection(*address(stack.gateway))
     asked = body("Tell a long story.", {**LONG, **fields})
     writer.write(
         b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\n"

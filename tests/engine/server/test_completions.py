@@ -216,6 +216,32 @@ async def test_bad_requests_leave_a_healthy_stream_alone(served: Served, client:
     assert text == expected(HI_IDS, 200)
 
 
+@pytest.mark.parametrize("warm", [False, True])
+async def test_a_prompt_longer_than_the_pool_holds_nobody_up(warm: bool) -> None:
+    """B37: refused at admission, with five small requests behind it, and mostly cached too."""
+    small = [{"messages": [{"role": "user", "content": f"ping {i}"}]} for i in range(5)]
+    said = LETTERS_ONLY | {"max_tokens": 4, "temperature": 0}
+    engine = fake_engine(num_blocks=2048 // 16, max_model_len=8192)
+    async with serve(engine) as served, http(served) as session:
+
+        async def post(body: dict[str, Any]) -> Any:
+            return await session.post("/v1/chat/completions", json=body | said)
+
+        if warm:
+            cached = {"messages": [{"role": "user", "content": "x" * 1900}]}
+            assert (await post(cached)).status_code == 200
+        long = {"messages": [{"role": "user", "content": "x" * 3000}]}
+        refused, *answers = await asyncio.gather(*map(post, [long, *small]))
+        error = refused.json()["error"]
+        assert (refused.status_code, error["code"]) == (400, "context_length_exceeded")
+        assert "2048" in error["message"]
+        assert "300" in error["message"]
+        for answer, body in zip(answers, small, strict=True):
+            ids = [START, *f"user:{body['messages'][0]['content']}".encode()]
+            assert answer.json()["choices"][0]["message"]["content"] == expected(ids, 4)
+        assert served.drained()
+
+
 async def test_a_full_queue_is_503_with_retry_after(slow: Served) -> None:
     body = {"messages": HI, "max_tokens": 2000}
     writers = [await begin(slow, body)]
