@@ -40,16 +40,18 @@ class Limits:
         and its n outputs can never fit the context or the pool. Without a cap of its own a
         request gets what both leave.
         """
-        return [self._cap(len(prompt), request.n, request.max_tokens) for prompt in request.prompts]
+        return [self._cap(len(prompt), request) for prompt in request.prompts]
 
-    def _cap(self, prompt: int, n: int, asked: int | None) -> int:
-        cap = asked or max(1, min(self.max_model_len - prompt, self._pool_leaves(prompt, n)))
+    def _cap(self, prompt: int, request: Request) -> int:
+        n = request.n
+        left = min(self.max_model_len - prompt, self._pool_leaves(prompt, n))
+        cap = request.max_tokens or max(1, left)
         if prompt + cap > self.max_model_len:
             raise ContextLengthExceeded(
                 f"The context holds {self.max_model_len} tokens, but {prompt + cap} are needed: "
                 f"{prompt} for the prompt and {cap} for the output. Shorten the prompt or lower "
                 f"max_tokens; the server's setting is max_model_len.",
-                param="messages",
+                param=request.prompt_field,
             )
         shared = _shared_blocks(prompt)
         needed = shared + n * (blocks_for(prompt + cap) - shared)
@@ -59,7 +61,7 @@ class Limits:
                 f"needed: {prompt} for the prompt and {n} x {cap} for the output, in whole "
                 f"blocks. Shorten the prompt or lower max_tokens or n; the server's setting is "
                 f"kv_cache_mb.",
-                param="messages",
+                param=request.prompt_field,
             )
         return cap
 

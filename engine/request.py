@@ -26,6 +26,7 @@ class Request:
     tenant, weight:  the fair queue shares by tenant, in proportion to weight
     priority:        higher first within a tenant
     deadline:        `time.monotonic()` seconds after which the request fails; None for never
+    prompt_field:    the field of the client's body that held the prompts, for errors to name
     expected_tokens: how long an answer usually is; reserved for at admission
     arrival:         `time.monotonic()` seconds; queue time and first-token time start here
     """
@@ -41,6 +42,7 @@ class Request:
     priority: int = 0
     deadline: float | None = None
     expected_tokens: int | None = None
+    prompt_field: str = "prompt"
     arrival: float = field(default_factory=time.monotonic)
 
     @property
@@ -58,18 +60,20 @@ class Request:
         self._validate_counts()
         for prompt in self.prompts:
             if len(prompt) == 0:
-                raise InvalidRequest("A prompt must have at least one token.", param="prompt")
+                raise InvalidRequest(
+                    "A prompt must have at least one token.", param=self.prompt_field
+                )
             if prompt.min() < 0 or prompt.max() >= vocab_size:
                 raise InvalidRequest(
                     f"A prompt names token ids outside the vocabulary (0 to {vocab_size - 1}).",
-                    param="prompt",
+                    param=self.prompt_field,
                 )
 
     def _validate_counts(self) -> None:
         if not 1 <= len(self.prompts) <= MAX_PROMPTS:
             raise InvalidRequest(
                 f"A request may have 1 to {MAX_PROMPTS} prompts, not {len(self.prompts)}.",
-                param="prompt",
+                param=self.prompt_field,
             )
         if not 1 <= self.n <= MAX_CHOICES:
             raise InvalidRequest(f"n must be between 1 and {MAX_CHOICES}, not {self.n}.", param="n")

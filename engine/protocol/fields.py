@@ -66,9 +66,11 @@ def integer(low: int, high: int = MAX_INT) -> Check:
     """An integer in [low, high]; JSON's 5.0 is a number, not an integer."""
 
     def check(value: Any, path: str) -> None:
-        if type(value) is not int:
+        # JSON readers make a float of an integer that has more than 64 bits.
+        beyond = type(value) is float and abs(value) >= 2**63
+        if type(value) is not int and not beyond:
             raise refuse(path, "an integer", value)
-        if not low <= value <= high:
+        if beyond or not low <= value <= high:
             raise InvalidRequest(
                 f"{path} must be between {low} and {high}, not {value}.", param=path
             )

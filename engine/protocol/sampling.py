@@ -14,6 +14,8 @@ MAX_STOP_STRING_CHARS = 256
 MAX_TOKEN_LIST = 4096
 MAX_TOP_LOGPROBS = 20
 MAX_CHOICES = 128
+MAX_TOP_K = 2**31 - 1
+"""What the native sampler's arrays hold. One request beyond it failed the step of all others."""
 
 
 class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -77,9 +79,10 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
                 f"repetition_penalty must be above 0, not {self.repetition_penalty}.",
                 param="repetition_penalty",
             )
-        if self.top_k < -1:
+        if not -1 <= self.top_k <= MAX_TOP_K:
             raise InvalidRequest(
-                f"top_k must be -1 or 0 (off), or a count; not {self.top_k}.", param="top_k"
+                f"top_k must be -1 or 0 (off), or a count up to {MAX_TOP_K}; not {self.top_k}.",
+                param="top_k",
             )
         if self.logprobs is not None and not 0 <= self.logprobs <= MAX_TOP_LOGPROBS:
             raise InvalidRequest(

@@ -29,6 +29,7 @@ MAX_COUNT_CHARS = 1_000_000
 
 _THREADS = 2
 _MAX_WAITING = 256
+_SCALAR_CHARS = 4
 _INLINE_CHARS = 2_000
 """Shorter texts are tokenised where they stand: handing them to a thread takes longer."""
 
@@ -83,6 +84,7 @@ class Intake:
             priority=frame.priority,
             deadline=None if frame.timeout_ms is None else arrival + frame.timeout_ms / 1000,
             expected_tokens=frame.expected_tokens,
+            prompt_field="messages" if frame.prompts is None else "prompt",
             arrival=arrival,
         )
 
@@ -103,7 +105,9 @@ class Intake:
 
         Raises `ContextLengthExceeded` or `TooLarge` for what is too long to be tokenised.
         """
-        self._check_can_fit(sum(_content_chars(message) for message in messages))
+        chars = sum(_content_chars(message) for message in messages)
+        # A template spends a token or more on every message, were it empty.
+        self._check_can_fit(chars, "messages", at_least=len(messages))
         chars = _chars_of(messages) + _chars_of(tools)
         _check_countable(chars)
         return await self._run(chars, lambda: self._template.render(messages, tools))
@@ -113,7 +117,7 @@ class Intake:
 
         Raises `ContextLengthExceeded` or `TooLarge` for what is too long to be tokenised.
         """
-        self._check_can_fit(len(text))
+        self._check_can_fit(len(text), "prompt")
         _check_countable(len(text))
         return await self._run(len(text), lambda: self._tokenizer.encode_prompt(text))
 
@@ -148,13 +152,13 @@ class Intake:
                 f"{param} names token ids outside the vocabulary (0 to {size - 1}).", param=param
             )
 
-    def _check_can_fit(self, chars: int) -> None:
-        at_least = -(-chars // self._longest_bytes)
+    def _check_can_fit(self, chars: int, param: str, at_least: int = 0) -> None:
+        at_least = max(at_least, -(-chars // self._longest_bytes))
         if at_least >= self._max_model_len:
             raise ContextLengthExceeded(
                 f"The context holds {self._max_model_len} tokens, but the prompt alone has at "
                 f"least {at_least}. Shorten it; the server's setting is max_model_len.",
-                param="messages",
+                param=param,
             )
 
     async def _run(self, chars: int, work: Callable[[], Outcome]) -> Outcome:
@@ -183,11 +187,11 @@ def _content_chars(message: dict[str, Any]) -> int:
 
 
 def _chars_of(value: Any) -> int:
-    """Characters of all strings inside a JSON value, keys left out."""
+    """About how many characters a JSON value has as text: templates write tools out whole."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):
-        return sum(map(_chars_of, value.values()))
+        return sum(len(key) + _chars_of(item) for key, item in value.items())
     if isinstance(value, list):
         return sum(map(_chars_of, value))
-    return 0
+    return 0 if value is None else _SCALAR_CHARS

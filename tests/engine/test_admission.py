@@ -41,6 +41,16 @@ def test_the_context_is_prompt_and_output_together_and_both_numbers_are_named() 
     assert raised.value.code == "context_length_exceeded"
 
 
+def test_the_refusal_names_the_field_that_the_prompt_came_in() -> None:
+    prompts = [np.zeros(99, np.int32)]
+    for name in ("prompt", "messages"):
+        request = Request(id="r", prompts=prompts, max_tokens=2, prompt_field=name)
+        for limits in (Limits(100, 64), Limits(200, 3)):
+            with pytest.raises(ContextLengthExceeded) as raised:
+                limits.max_tokens(request)
+            assert raised.value.param == name
+
+
 def test_a_prompt_that_fills_the_context_leaves_no_room_to_answer() -> None:
     with pytest.raises(ContextLengthExceeded):
         Limits(100, 64).max_tokens(request_of(100, None))

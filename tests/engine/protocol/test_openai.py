@@ -322,6 +322,11 @@ def test_a_wrong_chat_field_is_named(name: str) -> None:
         assert error.message.endswith(".")
 
 
+def test_an_integer_of_more_than_64_bits_is_out_of_range_and_not_a_number() -> None:
+    assert refused_chat(seed=2**64).message.startswith("seed must be between ")
+    assert refused_chat(max_tokens=10**30).message.startswith("max_tokens must be between ")
+
+
 @pytest.mark.parametrize("name", COMPLETION_TYPES)
 def test_a_wrong_completion_field_is_named(name: str) -> None:
     for value in COMPLETION_TYPES[name]:

@@ -50,7 +50,7 @@ def test_legal_edges(fields: dict[str, Any]) -> None:
         ({"temperature": -1}, "temperature"), ({"temperature": NAN}, "temperature"),
         ({"temperature": INFINITY}, "temperature"), ({"top_p": 0}, "top_p"),
         ({"top_p": 1.01}, "top_p"), ({"top_p": NAN}, "top_p"), ({"min_p": -0.1}, "min_p"),
-        ({"min_p": 1.1}, "min_p"), ({"top_k": -2}, "top_k"),
+        ({"min_p": 1.1}, "min_p"), ({"top_k": -2}, "top_k"), ({"top_k": 2**31}, "top_k"),
         ({"presence_penalty": 2.5}, "presence_penalty"),
         ({"frequency_penalty": -2.5}, "frequency_penalty"),
         ({"repetition_penalty": 0}, "repetition_penalty"),

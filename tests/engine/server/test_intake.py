@@ -91,6 +91,43 @@ async def test_what_cannot_fit_is_refused_unread(
     assert tokenizer.texts == []
 
 
+async def test_more_messages_than_tokens_are_refused_unread(intake: Intake) -> None:
+    """80,000 empty ones took a template five seconds, with nothing in them to count."""
+    empty = [{"role": "user", "content": ""}]
+    with pytest.raises(ContextLengthExceeded, match="at least 80000"):
+        await intake.render(empty * 80_000)
+    assert await intake.render(empty)
+
+
+async def test_refusals_name_the_field_that_was_too_long(intake: Intake) -> None:
+    long = "x" * 1000 * LONGEST
+    with pytest.raises(ContextLengthExceeded) as caught:
+        await intake.request(Generate("r", prompts=[long]))
+    assert caught.value.param == "prompt"
+    with pytest.raises(ContextLengthExceeded) as caught:
+        await intake.request(Generate("r", messages=[{"role": "user", "content": long}]))
+    assert caught.value.param == "messages"
+    assert (await intake.request(Generate("r", prompts=["x"]))).prompt_field == "prompt"
+
+
+async def test_tools_of_keys_and_numbers_are_no_short_text(
+    tokenizer: CountingTokenizer,
+) -> None:
+    """Templates write them out whole, which must not hold up the event loop."""
+    seen: list[str] = []
+
+    class Template:
+        def render(self, messages: Any, tools: Any = None) -> list[int]:
+            seen.append(threading.current_thread().name)
+            return [1]
+
+    intake = Intake(tokenizer, Template(), max_model_len=1000)
+    tools = [{"function": {"name": "f", "parameters": {f"k{i}": i for i in range(1000)}}}]
+    await intake.render([{"role": "user", "content": "hi"}], tools)
+    assert seen != [threading.current_thread().name]
+    intake.close()
+
+
 async def test_what_might_fit_is_read(intake: Intake, tokenizer: CountingTokenizer) -> None:
     await intake.request(Generate("r", prompts=["x" * (1000 * LONGEST - LONGEST)]))
     assert len(tokenizer.texts) == 1
