@@ -379,6 +379,7 @@ async def test_a_websocket_handshake_that_cannot_be_read_is_refused_and_closed(p
 
 
 async def test_websocket_messages_up_to_the_limit(port: int) -> None:
+    """B31."""
     async with websockets.connect(f"ws://127.0.0.1:{port}", max_size=None) as socket:
         for size in (0x10000, MAX_MESSAGE_BYTES - 1, MAX_MESSAGE_BYTES):
             await socket.send("x" * size)
@@ -401,6 +402,7 @@ async def close_code(port: int, message: str | list[str]) -> int:
 
 
 async def test_a_websocket_message_over_the_limit_closes_1009(port: int, echo: Echo) -> None:
+    """B31."""
     assert await close_code(port, "x" * (MAX_MESSAGE_BYTES + 1)) == 1009
     assert await close_code(port, "x" * (20 * MAX_MESSAGE_BYTES)) == 1009
     assert await close_code(port, ["x" * 1000] * 2000) == 1009

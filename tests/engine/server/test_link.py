@@ -379,6 +379,7 @@ def _reset(peer: Peer) -> None:
 async def test_300_goodbyes_leave_no_trace(
     slow: Served, way: int | str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """B33."""
     unhandled: list[Any] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda loop, context: unhandled.append(context))
@@ -516,6 +517,7 @@ async def test_a_request_that_cannot_be_read_fails_alone(
 
 
 async def test_a_frame_over_the_limit_closes_1009(served: Served) -> None:
+    """B31."""
     async with linked(served) as other:
         # Not closed by us: the library's `close` trips over a connection lost in mid-send.
         peer = Peer(await websockets.connect(served.link))
@@ -529,6 +531,7 @@ async def test_a_frame_over_the_limit_closes_1009(served: Served) -> None:
 
 
 async def test_bad_utf_8_closes_1007(peer: Peer) -> None:
+    """B31."""
     await peer.socket.send(b'{"type":"ping\xff"}', text=True)
     assert (await peer.closed())[0] == 1007
 
@@ -561,6 +564,7 @@ async def test_too_many_requests_at_once_close(
 
 
 async def test_binary_frames_and_fragments_are_frames_too(peer: Peer) -> None:
+    """B31."""
     await peer.socket.send(encode(Ping()))
     assert await peer.receive() == Pong()
     data = encode(Count("r", text="x" * 2000)).decode()
