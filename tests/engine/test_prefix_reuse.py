@@ -25,7 +25,8 @@ from tests.fakes.sink import FakeSink
 
 pytestmark = pytest.mark.model
 
-CHUNK_TOKENS = 32
+CHUNK_TOKENS = 20
+"""No multiple of a block: a cut prefill leaves a block half computed."""
 OUTPUT_TOKENS = 12
 NUM_BLOCKS = 64
 MARGIN = 1e-2
@@ -176,6 +177,7 @@ def test_after_one_that_ended_at_a_blocks_boundary(
 def test_after_one_that_was_cut_within_its_prefill(bench: Bench, cold: list[list[int]]) -> None:
     prompt_tokens = bench.submit("warm-up", WARM_UP)
     assert prompt_tokens > 2 * CHUNK_TOKENS
+    assert 2 * CHUNK_TOKENS % BLOCK_TOKENS != 0
     bench.core.turn()
     bench.core.turn()
     bench.core.cancel(bench.sink, "warm-up")
