@@ -43,8 +43,7 @@ class GuardMiddleware:
         self._terse = frozenset(path.encode("ascii") for path in terse)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] in ("http", "websocket"):
-            visit_of(scope).tenant = self._tenant(scope)
+        visit_of(scope).tenant = self._tenant(scope)
         await self._app(scope, receive, send)
 
     def _tenant(self, scope: Scope) -> Tenant | None:
@@ -71,14 +70,14 @@ class GuardMiddleware:
         if not is_loopback(self._server.host):
             raise Unauthenticated(
                 "This server has no keys yet and listens beyond its own machine. Create a key "
-                "with `fewer keys create`.",
+                "with `fewer keys create --tenant NAME`.",
                 code="missing_api_key",
             )
         host = header(scope, b"host") or ""
         if not is_loopback(_hostname(host)):
             raise Forbidden(
                 "Without keys this server answers only to localhost. Call it by that name, or "
-                "create a key with `fewer keys create`.",
+                "create a key with `fewer keys create --tenant NAME`.",
                 code="host_not_allowed",
             )
         origin = header(scope, b"origin")
