@@ -35,7 +35,8 @@ _UNREACHABLE = (
 def download_wheel(requirement: str, folder: Path, on_bytes: Callable[[int], None]) -> Path:
     """Download `requirement` (`name==version`) alone into the empty `folder`; returns the wheel.
 
-    `on_bytes` hears every 0.1 s how many bytes have arrived. Whatever it raises, a Ctrl-C
+    `on_bytes` hears every 0.1 s how many bytes have arrived; never fewer than before, also while
+    pip moves the complete file. Whatever it raises, a Ctrl-C
     included, ends the download; pip is then gone, and the caller owns what lies in `folder`.
     Raises SetupError, one line, with pip's own reason in it.
     """
@@ -44,8 +45,10 @@ def download_wheel(requirement: str, folder: Path, on_bytes: Callable[[int], Non
     arrived.mkdir()
     errors = folder / "pip-errors.txt"
     with errors.open("wb") as log, _pip(requirement, arrived, arriving, log.fileno()) as pip:
+        most_bytes = 0
         while _running(pip):
-            on_bytes(_size_bytes(arriving))
+            most_bytes = max(most_bytes, _size_bytes(arriving))
+            on_bytes(most_bytes)
     if pip.returncode != 0:
         raise _explain(requirement, errors.read_text(errors="replace"))
     return next(arrived.glob("*.whl"))

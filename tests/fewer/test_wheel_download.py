@@ -53,6 +53,27 @@ def test_progress_is_what_has_arrived_so_far(pip: Pip, folder: Path) -> None:
     assert download_wheel("toy==1", folder, on_bytes).read_text() == "12345"
 
 
+def test_progress_never_goes_back(pip: Pip, folder: Path) -> None:
+    pip.play(
+        'printf 12345 > "$TMPDIR/toy.whl"\n'
+        f'while [ ! -e "{folder}/seen" ]; do sleep 0.01; done\n'
+        'mv "$TMPDIR/toy.whl" "$1/toy.whl"\n'
+        f'while [ ! -e "{folder}/done" ]; do sleep 0.01; done\n'
+    )
+    after_move: list[int] = []
+
+    def on_bytes(done_bytes: int) -> None:
+        if done_bytes == 5:
+            (folder / "seen").touch()
+        if (folder / "arrived" / "toy.whl").exists():
+            after_move.append(done_bytes)
+        if len(after_move) == 2:  # the second was surely counted after the move
+            (folder / "done").touch()
+
+    download_wheel("toy==1", folder, on_bytes)
+    assert set(after_move) == {5}
+
+
 def test_an_interrupt_ends_a_pip_that_does_not_listen(
     pip: Pip, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
