@@ -30,7 +30,13 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Answer:
-    """An answer on its way. Use it as a context manager: leaving it settles and frees all."""
+    """An answer on its way. Use it as a context manager: leaving it settles and frees all.
+
+    stream: where it comes from; set before the block is entered. When there will be none, call
+            `settle` instead
+    """
+
+    stream: Stream
 
     def __init__(
         self,
@@ -42,7 +48,6 @@ class Answer:
         metrics: Metrics,
     ) -> None:
         self.request = request
-        self.stream: Stream | None = None
         self._route = route
         self._visit = visit
         self._verdicts = verdicts
@@ -70,8 +75,6 @@ class Answer:
 
     async def receive(self) -> list[StreamEvent]:
         """The next events, at least one, the last of them a terminal at the end."""
-        if self.stream is None:
-            raise RuntimeError("receive before the answer was started")
         events = await self.stream.receive()
         if not events and not self._ended:
             broken = UpstreamFailed(f"The model {self._visit.model} broke off its answer.")
@@ -93,10 +96,9 @@ class Answer:
         trace: TracebackType | None,
     ) -> None:
         try:
-            if self.stream is not None:
-                await self.stream.aclose()
+            await self.stream.aclose()
         finally:
-            self._settle(error)
+            self.settle(error)
 
     def _note(self, terminal: StreamEvent) -> None:
         self._ended = True
@@ -117,7 +119,7 @@ class Answer:
             events = after
         return events
 
-    def _settle(self, error: BaseException | None) -> None:
+    def settle(self, error: BaseException | None) -> None:
         """Meter, tell the policies, and leave the numbers for the access log."""
         visit = self._visit
         if self._meter is not None:

@@ -47,7 +47,7 @@ TOLD_HEADERS = ("x-request-id", "x-fewer-route", "x-fewer-model", "x-fewer-decis
 
 def build(
     config: Config,
-    backends: Mapping[str, Backend] | Backends | None = None,
+    backends: Mapping[str, Backend] | None = None,
     *,
     tenants: Tenants | None = None,
     engine_port: int = 8090,
@@ -63,12 +63,12 @@ def build(
     live:         where `config` came from, to be followed; without it nothing changes
     """
     if backends is None:
-        backends = Backends.from_config(config, engine_port, engine_token)
-    elif not isinstance(backends, Backends):
-        backends = Backends(backends)
+        pool = Backends.from_config(config, engine_port, engine_token)
+    else:
+        pool = Backends(backends)
     if tenants is None:
         tenants = Tenants(KeyStore(config.store))
-    return Gateway(config, backends, tenants, tune_garbage=tune_garbage, live=live)
+    return Gateway(config, pool, tenants, tune_garbage=tune_garbage, live=live)
 
 
 class Gateway:

@@ -36,9 +36,6 @@ class Secret:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Secret) and other._value == self._value
 
-    def __hash__(self) -> int:
-        return hash(self._value)
-
     def __repr__(self) -> str:
         return "Secret('***')"
 

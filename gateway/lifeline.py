@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from starlette.types import Receive
 
@@ -23,8 +23,6 @@ class Lifeline:
         self._receive = receive
         self._reason: FewerError | None = None
         self._task: asyncio.Task[Any] | None = None
-        self._watcher: asyncio.Task[None] | None = None
-        self._cancelling = 0
 
     def cut(self, error: FewerError) -> None:
         """The block raises `error` at its next await. Only the first reason counts."""
@@ -34,14 +32,11 @@ class Lifeline:
 
     def unwatch(self) -> None:
         """The last bytes are about to be sent: a server calls that a disconnect, too."""
-        if self._watcher is not None:
-            self._watcher.cancel()
+        self._watcher.cancel()
 
     async def __aenter__(self) -> Self:
-        self._task = asyncio.current_task()
-        if self._task is None:
-            raise RuntimeError("A lifeline needs a task.")
-        self._cancelling = self._task.cancelling()
+        self._task = task = cast("asyncio.Task[Any]", asyncio.current_task())
+        self._cancelling = task.cancelling()
         self._watcher = asyncio.create_task(self._watch())
         return self
 
@@ -51,9 +46,9 @@ class Lifeline:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        task, self._task = self._task, None
+        task, self._task = cast("asyncio.Task[Any]", self._task), None
         self.unwatch()
-        if self._reason is None or task is None:
+        if self._reason is None:
             return
         if task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise self._reason from None

@@ -65,12 +65,11 @@ class Pipeline:
         request, verdicts = self._decide(defaults.fill(request), context)
         answer = Answer(request, route.name, visit, verdicts, context, self._metrics)
         try:
-            stream = self._stream(request, route, defaults, verdicts, visit, traceparent)
-            answer.stream = stream
-            if isinstance(stream, Attempts):
-                await stream.start()
+            answer.stream = await self._start(
+                request, route, defaults, verdicts, visit, traceparent
+            )
         except BaseException as error:
-            await answer.__aexit__(type(error), error, None)
+            answer.settle(error)
             raise
         return answer
 
@@ -95,7 +94,7 @@ class Pipeline:
             request = decision.request or request
         return request, verdicts
 
-    def _stream(
+    async def _start(
         self,
         request: Request,
         route: Route,
@@ -121,7 +120,8 @@ class Pipeline:
         def note(model: str) -> None:
             visit.model = model
 
-        return Attempts(call, names, self._backends, self._config.models, defaults.fit, note)
+        attempts = Attempts(call, names, self._backends, self._config.models, defaults.fit, note)
+        return await attempts.start()
 
 
 def policies_of(route: RouteConfig) -> list[Policy]:

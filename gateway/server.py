@@ -10,7 +10,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import uvicorn
@@ -46,11 +46,8 @@ class Application:
     live: the configuration, as it holds now and where it came from
     """
 
-    def __init__(
-        self, config: Config, engine_port: int, engine_token: str, live: Live | None = None
-    ) -> None:
+    def __init__(self, live: Live, engine_port: int, engine_token: str) -> None:
         self.live = live
-        self._config = config
         self._engine_port = engine_port
         self._engine_token = engine_token
 
@@ -59,7 +56,7 @@ class Application:
 
     @property
     def config(self) -> Config:
-        return self._config if self.live is None else self.live.config
+        return self.live.config
 
     def __call__(self) -> ASGIApp:
         configure_logging()
@@ -79,11 +76,10 @@ class GatewayHttpProtocol(HardenedHttpProtocol):
         super().__init__(config, *args, **kwargs)
         # Uvicorn's own lines hold the query string, where people put keys by mistake.
         self.access_log = False
-        if isinstance(config.app, Application):
-            server = config.app.config.server
-            self.max_header_bytes = server.max_header_bytes
-            self.max_header_count = server.max_headers
-            self.header_timeout_s = server.header_timeout_s
+        server = cast("Application", config.app).config.server
+        self.max_header_bytes = server.max_header_bytes
+        self.max_header_count = server.max_headers
+        self.header_timeout_s = server.header_timeout_s
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -91,8 +87,7 @@ class GatewayHttpProtocol(HardenedHttpProtocol):
 
     def shutdown(self) -> None:
         # The server has just closed its socket; this is called for each open connection.
-        if (drain := self.app_state.get("drain")) is not None:
-            drain.start()
+        self.app_state["drain"].start()
         super().shutdown()
 
 
@@ -104,12 +99,12 @@ def run(
     workers: int = 1,
     engine_port: int = 8090,
     engine_token: str = "",
-    source: Source | None = None,
+    source: Source,
     on_ready: Callable[[], object] | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain. Call it in the main thread.
 
-    source:   what `config` was loaded from, to be read again when it changes
+    source:   what `config` was loaded from; it is read again when it changes
     on_ready: called once requests are answered
     Raises `SetupError` when it cannot start.
     """
@@ -121,17 +116,17 @@ def run(
         listener = stack.enter_context(bind(host, port))
         if workers > 1:
             stack.enter_context(_shared_metrics())
-        live = Live(config, source, first) if source is not None else None
-        application = Application(config, engine_port, engine_token, live)
-        settings = uvicorn_config(application)
+        live = Live(config, source, first)
+        settings = uvicorn_config(Application(live, engine_port, engine_token))
+        ready = on_ready or (lambda: None)
         # Uvicorn raises the signal again once it has shut down; the work is done then.
         signal.signal(signal.SIGTERM, lambda number, frame: None)
         with suppress(KeyboardInterrupt):
             if workers > 1:
                 configure_logging()
-                _Workers(settings, [listener], live, on_ready).run()
+                _Workers(settings, [listener], live, ready).run()
             else:
-                _Server(settings, on_ready).run([listener])
+                _Server(settings, ready).run([listener])
 
 
 def check_access(config: Config) -> None:
@@ -197,14 +192,13 @@ def configure_logging() -> None:
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], object] | None) -> None:
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], object]) -> None:
         super().__init__(config)
         self._on_ready = on_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        if self._on_ready is not None:
-            self._on_ready()
+        self._on_ready()
 
 
 class _Workers(Multiprocess):
@@ -214,8 +208,8 @@ class _Workers(Multiprocess):
         self,
         config: uvicorn.Config,
         sockets: list[socket.socket],
-        live: Live | None,
-        on_ready: Callable[[], object] | None,
+        live: Live,
+        on_ready: Callable[[], object],
     ) -> None:
         super().__init__(config, sockets)
         self._live = live
@@ -225,31 +219,31 @@ class _Workers(Multiprocess):
         super().init_processes()
         stop = threading.Event()
         ready = all(worker.wait_until_ready(WORKER_START_S, stop) for worker in self.processes)
-        if ready and self._on_ready is not None:
+        if ready:
             self._on_ready()
 
     def keep_subprocess_alive(self) -> None:
         """Called twice a second."""
         super().keep_subprocess_alive()
-        if self._live is not None and self._live.source.has_changed():
-            self._reload(self._live)
+        if self._live.source.has_changed():
+            self._reload()
 
     def handle_hup(self) -> None:
         """Uvicorn would replace every worker, and cut off what runs in it."""
         if os.isatty(0):  # the terminal has gone
             self.should_exit.set()
-        elif self._live is not None:
-            self._reload(self._live)
+        else:
+            self._reload()
 
-    def _reload(self, live: Live) -> None:
+    def _reload(self) -> None:
         """Have the workers read the file, if it is right. One that starts later gets it from us."""
         try:
-            found = live.read()
+            found = self._live.read()
         except ConfigError as error:
-            live.complain(error)
+            self._live.complain(error)
             return
-        live.config = found.config
-        live.tell(found)
+        self._live.config = found.config
+        self._live.tell(found)
         for pid in [worker.pid for worker in self.processes if worker.pid]:
             with suppress(ProcessLookupError):  # it has just died: the next one gets it from us
                 os.kill(pid, signal.SIGHUP)
@@ -258,8 +252,7 @@ class _Workers(Multiprocess):
 def _shared_metrics() -> ExitStack:
     """A folder where workers leave their counts, so that any of them can tell the sum."""
     stack = ExitStack()
-    if not os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fewer-metrics-"))
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
-        stack.callback(os.environ.pop, "PROMETHEUS_MULTIPROC_DIR", None)
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fewer-metrics-"))
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+    stack.callback(os.environ.pop, "PROMETHEUS_MULTIPROC_DIR", None)
     return stack

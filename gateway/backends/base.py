@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable
+from collections.abc import Coroutine
 from typing import Any
 
 import msgspec
@@ -52,7 +52,7 @@ class Stream(ABC):
     """
 
     @abstractmethod
-    def receive(self) -> Awaitable[list[StreamEvent]]:
+    def receive(self) -> Coroutine[Any, Any, list[StreamEvent]]:
         """The events since the last call, at least one; waits for it. Empty after the terminal.
 
         Failures after the call was accepted arrive as a `Failed`, not as an exception.

@@ -190,8 +190,7 @@ class EngineLink:
         ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            done.pop().result()  # none of them returns
         except asyncio.CancelledError:
             await connection.close()
             raise

@@ -136,11 +136,9 @@ class ScriptedStream(Stream):
         due_s, event = self._next
         if event == "hang":
             due_s = float("inf")
-        while self._failed is None and (now := self._loop.time()) < due_s:
+        while self._failed is None and self._loop.time() < due_s:
             if not wait or self._ended:
                 return None
-            if self._deadline_s is not None and now >= self._deadline_s:
-                return Failed.of(self.id, DeadlineExceeded("The request's time ran out."))
             await self._sleep_until(due_s)
         if self._failed is not None:
             return self._failed
@@ -148,12 +146,15 @@ class ScriptedStream(Stream):
         return event if event != "hang" else None
 
     async def _sleep_until(self, due_s: float) -> None:
-        until_s = due_s if self._deadline_s is None else min(due_s, self._deadline_s)
+        """Or until something happens, of which the deadline is one."""
+        late = self._deadline_s is not None and self._deadline_s < due_s
+        until_s = self._deadline_s if late else due_s
         try:
             async with asyncio.timeout_at(None if until_s == float("inf") else until_s):
                 await self._wake.wait()
         except TimeoutError:
-            return
+            if late:
+                self.fail(Failed.of(self.id, DeadlineExceeded("The request's time ran out.")))
 
     def _end(self, *, cancelled: bool) -> None:
         if not self._ended:

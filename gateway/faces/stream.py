@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Coroutine
+from typing import Any
 
 from starlette.types import Send
 
@@ -32,36 +33,35 @@ class EventWriter:
         self._keepalive = keepalive
         self._loop = asyncio.get_running_loop()
         self._silence_s = server.keepalive_first_s
-        self._last_s = 0.0
+        self._last_s = self._loop.time()
         self._writing_since_s: float | None = None
         self._beat: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
         self._tick_s = min(server.keepalive_first_s, server.slow_reader_s / 4)
+        self._timer = self._loop.call_later(self._tick_s, self._tick)
 
     async def open(self, headers: Headers) -> None:
         """The response begins: the client learns that it was accepted."""
+        self._writing_since_s = self._loop.time()
         await self._send(
             {"type": "http.response.start", "status": 200, "headers": [*HEADERS, *headers]}
         )
+        self._writing_since_s = None
         self._last_s = self._loop.time()
-        self._timer = self._loop.call_later(self._tick_s, self._tick)
 
-    def write(self, data: bytes, *, more: bool = True) -> Awaitable[None]:
+    def write(self, data: bytes, *, more: bool = True) -> Coroutine[Any, Any, None]:
         """To be awaited: it is done when the server has taken the bytes."""
         self._silence_s = self._server.keepalive_s
-        return self._write(data, more) if self._beat is None else self._after_beat(data, more)
+        beat, self._beat = self._beat, None
+        return self._write(data, more) if beat is None else self._after(beat, data, more)
 
     def close(self) -> None:
         """Stop the timer. The response itself ends with the write that says so."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         if self._beat is not None:
             self._beat.cancel()
 
-    async def _after_beat(self, data: bytes, more: bool) -> None:
-        if self._beat is not None:
-            await self._beat
-            self._beat = None
+    async def _after(self, beat: asyncio.Task[None], data: bytes, more: bool) -> None:
+        await beat
         await self._write(data, more)
 
     async def _write(self, data: bytes, more: bool) -> None:

@@ -23,9 +23,6 @@ class AccessLogMiddleware:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket"):
-            await self._app(scope, receive, send)
-            return
         visit = visit_of(scope)
         try:
             await self._app(scope, receive, send)

@@ -41,9 +41,6 @@ class ErrorMiddleware:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket"):
-            await self._app(scope, receive, send)
-            return
         progress = _Progress(receive, send)
         try:
             await self._app(scope, progress.receive, progress.send)

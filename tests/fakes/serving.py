@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -16,7 +17,9 @@ from gateway.app import build
 from gateway.backends.base import Backend
 from gateway.backends.scripted import ScriptedBackend
 from gateway.config import BudgetConfig, Config, ModelConfig, RouteConfig, ServerConfig
+from gateway.reload import Live
 from gateway.server import Application, bind, uvicorn_config
+from gateway.source import Source
 from gateway.tenants import Tenants
 
 HELLO: dict[str, Any] = {"steps": [{"text": "Hel"}, {"text": "lo"}]}
@@ -43,7 +46,7 @@ class FakeApplication(Application):
     """The gateway over given backends, without a configuration file or a key store."""
 
     def __init__(self, config: Config, backends: Mapping[str, Backend], tenants: Tenants) -> None:
-        super().__init__(config, 0, "")
+        super().__init__(Live(config, Source(Path("fewer.yaml"), lambda: config)), 0, "")
         self._backends = backends
         self._tenants = tenants
 

@@ -63,11 +63,11 @@ class Tried:
         )
 
     async def events(self) -> list[StreamEvent]:
-        await self.attempts.start()
+        stream = await self.attempts.start()
         events: list[StreamEvent] = []
-        while more := await self.attempts.receive():
+        while more := await stream.receive():
             events += more
-        await self.attempts.aclose()
+        await stream.aclose()
         assert not any(backend.running for backend in self.backends.values())
         return events
 
@@ -83,6 +83,19 @@ async def test_a_fault_before_the_first_delta_moves_on(first: dict[str, Any]) ->
     assert text_of(events) == "good"
     assert sum(isinstance(event, Accepted) for event in events) == 1
     assert tried.told == ["m0", "m1"]
+
+
+async def test_acceptance_is_told_before_the_first_delta_and_once() -> None:
+    slow = {"steps": [{"accepted": 3}, {"delay_s": 0.01, "accepted": 3}, {"text": "good"}]}
+    stream = await Tried(slow).attempts.start()
+    assert await stream.receive() == [Accepted("id", 3)]
+    assert text_of(await stream.receive()) == "good"
+
+
+async def test_a_fallback_that_refuses_after_a_failed_stream() -> None:
+    tried = Tried(DEAD, FULL)
+    events = await tried.events()
+    assert events[-1] == Failed("id", "upstream_failed", "Died. Tried: m0, m1.")
 
 
 async def test_ids_are_never_used_twice() -> None:
@@ -191,16 +204,11 @@ async def test_a_stream_without_an_end_is_a_failure() -> None:
     attempts = Attempts(
         Call("id", REQUEST), ["m0"], {"m0": Broken()}, {"m0": model}, as_it_is, lambda name: None
     )
-    await attempts.start()
-    (failed,) = await attempts.receive()
+    stream = await attempts.start()
+    (failed,) = await stream.receive()
     assert isinstance(failed, Failed)
     assert failed.code == "upstream_failed"
-    assert await attempts.receive() == []
-
-
-async def test_before_it_is_started_it_gives_nothing() -> None:
-    with pytest.raises(RuntimeError):
-        await Tried(GOOD).attempts.receive()
+    assert await stream.receive() == []
 
 
 def test_errors_keep_what_they_know() -> None:

@@ -122,7 +122,7 @@ def test_without_a_file_one_small_model_is_served(
         ),
         (
             "routes:\n  chat:\n    model: small\n    sampling:\n      top_k: -2",
-            "6:routes.chat.sampling.top_k: must be -1 or 0 (off), or a count; not -2.",
+            "6:routes.chat.sampling.top_k: must be -1 or 0 (off)",
         ),
         ("routes: {'a b': {model: small}}", "2:routes.a b: a name has letters"),
         ("aliases: {small: small}", "2:aliases.small: is the name of a route or model already."),
@@ -164,6 +164,7 @@ def test_a_mistake_is_pointed_out(tmp_path: Path, text: str, message: str) -> No
         ("{scripted: none.json}", "none.json: cannot read the script: No such file"),
         ("{gguf: a, timeout_s: 0}", "1:models.m.timeout_s: must be a number > 0.0, not 0."),
         ("{gguf: 7}", "1:models.m.gguf: must be text, not 7."),
+        ("{gguf: a, api_key: 7}", "1:models.m.api_key: must be text, not 7."),
         ("{gguf: a, api_key_file: none}", "1:models.m.api_key_file: cannot be read"),
         ("{gguf: a, api_key: k, api_key_file: f}", "give api_key or api_key_file, not both."),
         (

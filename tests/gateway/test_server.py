@@ -23,8 +23,10 @@ import pytest
 from engine.protocol.errors import SetupError
 from gateway import garbage, server
 from gateway.config import Config, ModelConfig, RouteConfig, ServerConfig
+from gateway.reload import Live
+from gateway.source import Source
 from gateway.stores.keys import KeyStore
-from tests.fakes.serving import CHAT_BODY
+from tests.fakes.serving import CHAT_BODY, until
 
 STREAMED = CHAT_BODY | {"stream": True}
 
@@ -96,7 +98,7 @@ def gateway_process(
 
 
 def test_sigterm_lets_running_streams_finish(tmp_path: Path) -> None:
-    script = {"steps": [{"text": "a"}, {"delay_s": 0.8, "text": "b"}]}
+    script = {"steps": [{"text": "a"}, {"delay_s": 0.4, "text": "b"}]}
     with gateway_process(tmp_path, script, drain_s=20) as (process, url):
         with httpx2.stream("POST", f"{url}/v1/chat/completions", json=STREAMED) as response:
             lines = response.iter_lines()
@@ -236,6 +238,10 @@ def config_in(folder: Path, host: str) -> Config:
     )
 
 
+def live_of(config: Config) -> Live:
+    return Live(config, Source(Path("fewer.yaml"), lambda: config))
+
+
 def test_without_keys_only_loopback_is_served(tmp_path: Path) -> None:
     server.check_access(config_in(tmp_path, "127.0.0.1"))
     with pytest.raises(SetupError, match="fewer keys create"):
@@ -245,7 +251,8 @@ def test_without_keys_only_loopback_is_served(tmp_path: Path) -> None:
 
 
 def test_the_token_is_in_no_repr(tmp_path: Path) -> None:
-    application = server.Application(config_in(tmp_path, "127.0.0.1"), 1, "token-of-the-engine")
+    config = config_in(tmp_path, "127.0.0.1")
+    application = server.Application(live_of(config), 1, "token-of-the-engine")
     assert "token-of-the-engine" not in repr(application) + repr(application.config)
 
 
@@ -257,13 +264,20 @@ async def test_the_collector_runs_when_idle_and_is_given_back(
     collected = asyncio.Event()
     gc.callbacks.append(lambda phase, info: collected.set())
     idle = False
+    asked = 0
+
+    def is_idle() -> bool:
+        nonlocal asked
+        asked += 1
+        return idle
+
     try:
-        async with garbage.collecting_when_idle(lambda: idle):
+        async with garbage.collecting_when_idle(is_idle):
             assert not gc.isenabled()
             assert gc.get_freeze_count() > 0
             collected.clear()
             rubbish: list[Any] = [[[]] for _ in range(1000)]
-            await asyncio.sleep(0.02)
+            await until(lambda: asked >= 2)
             assert not collected.is_set()
             idle = True
             await collected.wait()
@@ -282,7 +296,7 @@ async def test_the_application_is_made_of_the_configuration(tmp_path: Path) -> N
         models={"one": ModelConfig(scripted=tmp_path / "script.json")},
         routes={"chat": RouteConfig("one")},
     )
-    application = server.Application(config, 0, "")()
+    application = server.Application(live_of(config), 0, "")()
     sent: list[Any] = []
 
     async def send(message: Any) -> None:

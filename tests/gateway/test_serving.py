@@ -13,11 +13,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from engine.protocol.errors import ConfigError
 from gateway.backends.base import Backend
 from gateway.backends.limits import LimitedBackend
+from gateway.backends.openai import OpenAIBackend
 from gateway.backends.pool import Backends
 from gateway.backends.scripted import ScriptedBackend
 from gateway.config import Config, ModelConfig, Price, RouteConfig
 from gateway.serving import Serving
 from tests.fakes.serving import CHAT_BODY, Gateway, Serve, scripted_config, until
+from tests.fakes.upstream import Reply, ScriptedUpstream, chat_stream
 
 
 class World:
@@ -186,15 +188,22 @@ async def test_backends_that_were_given_stay_whatever_the_configuration_says() -
 
 async def test_streams_finish_under_the_old_policy_and_new_ones_have_the_new(serve: Serve) -> None:
     """Through the whole application, over sockets."""
-    script = {"steps": [{"text": "a"}, {"delay_s": 0.2, "text": "b"}, {"text": "c"}]}
-    gateway: Gateway = await serve(scripted_config(budget=3), script)
-    async with gateway.client.stream(
-        "POST", "/v1/chat/completions", json=CHAT_BODY | {"stream": True}
-    ) as old:
-        assert "filled: 3" in old.headers["x-fewer-decisions"]
-        gateway.exchange(scripted_config(budget=1))
-        new = await gateway.chat()
-        assert new.json()["choices"][0]["finish_reason"] == "length"
-        text = "".join([piece async for piece in old.aiter_text()])
-    assert text.count('"content":"') == 4
-    assert '"finish_reason":"stop"' in text
+    until_exchanged = asyncio.Event()
+    first, *rest = chat_stream("a", "b")
+    replies = [Reply([first, until_exchanged, *rest]), Reply(chat_stream("c"))]
+    async with ScriptedUpstream(replies) as upstream:
+        backend = OpenAIBackend("one", upstream.url, model="m")
+        gateway: Gateway = await serve(scripted_config(budget=3), {"one": backend})
+        async with gateway.client.stream(
+            "POST", "/v1/chat/completions", json=CHAT_BODY | {"stream": True}
+        ) as old:
+            gateway.exchange(scripted_config(budget=1))
+            new = await gateway.chat()
+            until_exchanged.set()
+            text = "".join([piece async for piece in old.aiter_text()])
+        await backend.aclose()
+    assert "filled: 3" in old.headers["x-fewer-decisions"]
+    assert "filled: 1" in new.headers["x-fewer-decisions"]
+    assert [request.json["max_tokens"] for request in upstream.requests] == [3, 1]
+    assert '"content":"b"' in text
+    assert text.endswith("data: [DONE]\n\n")

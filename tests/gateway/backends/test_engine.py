@@ -33,6 +33,7 @@ from engine.protocol.frames import (
     Resume,
     Started,
     Stats,
+    StreamEvent,
     TokenLogprob,
     ToolDelta,
     Usage,
@@ -484,3 +485,17 @@ async def test_a_link_that_died_of_a_fault_of_ours_is_started_anew(
         await engine.say(ending("r2", "ok"))
         assert text_of(await drain(stream)) == "ok"
     assert "ZeroDivisionError" in caplog.text
+
+
+async def test_a_link_without_a_connection_takes_nothing() -> None:
+    """It may have broken between the waiting and the call."""
+
+    class Nobody:
+        def deliver(self, event: StreamEvent) -> None:
+            raise AssertionError(event)
+
+    link = EngineLink("small", "ws://127.0.0.1:1", TOKEN, QUICK)
+    with pytest.raises(Unavailable, match="cannot be reached"):
+        link.open(Generate("r1", messages=HELLO), Nobody())
+    link.post(Pause("r1"))
+    assert repr(link) == "<EngineLink small down, 0 running>"

@@ -9,7 +9,7 @@ import pytest
 
 from engine.protocol.errors import ConfigError, ModelNotFound
 from engine.protocol.frames import Event, Events, Generate, Usage
-from gateway.backends.pool import Backends
+from gateway.backends.pool import Backends, Engines
 from gateway.config import Config, ModelConfig, Secret
 from tests.fakes.calls import chat_call, drain, text_of
 from tests.fakes.engine_link import TOKEN, FakeEngine
@@ -66,6 +66,10 @@ async def test_scripts(tmp_path: Path) -> None:
     await pool.aclose()
     with pytest.raises(ConfigError, match="cannot read the script"):
         backends(scripted=ModelConfig(scripted=tmp_path / "none.json"))
+
+
+def test_the_token_of_the_engines_is_in_no_repr() -> None:
+    assert repr(Engines({"a": 1}, "token")) == "Engines({'a': 1}, '***')"
 
 
 async def test_an_unknown_model() -> None:

@@ -50,6 +50,13 @@ async def test_a_streamed_answer(serve: Serve) -> None:
     assert all("usage" not in chunk for chunk in chunks)
 
 
+async def test_what_says_nothing_to_the_client_is_not_written(serve: Serve) -> None:
+    script = {"steps": [{"accepted": 3}, {"delay_s": 0.02, "started": 1}, {"text": "a"}]}
+    response = await (await serve(backends=script)).chat(stream=True)
+    chunks = events_of(response.text)
+    assert [c["choices"][0]["delta"].get("content") for c in chunks] == ["", "a", None]
+
+
 async def test_usage_comes_last_and_only_on_request(serve: Serve) -> None:
     response = await (await serve()).chat(stream=True, stream_options={"include_usage": True})
     *before, last = events_of(response.text)
@@ -176,7 +183,7 @@ async def test_silence_is_filled_as_configured(
 
 async def test_silence_can_stay_silent(serve: Serve) -> None:
     server = ServerConfig(keepalive="off", keepalive_first_s=0.02, keepalive_s=0.02)
-    slow = {"steps": [{"delay_s": 0.2, "text": "Hi"}]}
+    slow = {"steps": [{"delay_s": 0.08, "text": "Hi"}]}
     gateway = await serve(scripted_config(server=server), slow)
     assert (await gateway.chat(stream=True)).text.startswith('data: {"id"')
 

@@ -21,10 +21,13 @@ class Client:
     def __init__(self) -> None:
         self.open = asyncio.Event()
         self.open.set()
+        self.asked = asyncio.Event()
         self.bodies: list[bytes] = []
 
     async def send(self, message: Message) -> None:
-        await self.open.wait()
+        if not self.open.is_set():
+            self.asked.set()
+            await self.open.wait()
         if message["type"] == "http.response.body":
             self.bodies.append(message["body"])
 
@@ -39,7 +42,7 @@ async def test_a_keepalive_under_way_comes_before_the_next_write() -> None:
         writer = EventWriter(client.send, lifeline, QUICK, b": ka\n\n")
         await writer.open([])
         client.open.clear()
-        await asyncio.sleep(0.05)
+        await client.asked.wait()
         written = asyncio.create_task(writer.write(b"data", more=False))
         await asyncio.sleep(0)
         client.open.set()
@@ -54,7 +57,7 @@ async def test_closing_ends_a_keepalive_that_nobody_takes() -> None:
         writer = EventWriter(client.send, lifeline, QUICK, b": ka\n\n")
         await writer.open([])
         client.open.clear()
-        await asyncio.sleep(0.05)
+        await client.asked.wait()
         writer.close()
     assert client.bodies == []
 
@@ -83,3 +86,16 @@ async def test_the_first_silence_is_shorter_than_the_later_ones() -> None:
         await asyncio.sleep(0.1)
         writer.close()
     assert client.bodies == [b": ka\n\n"]
+
+
+async def test_a_client_that_does_not_even_take_the_headers_is_slow_too() -> None:
+    client = Client()
+    client.open.clear()
+
+    async def stream() -> None:
+        async with Lifeline(client.receive) as lifeline:
+            await EventWriter(client.send, lifeline, QUICK, b": ka\n\n").open([])
+
+    with pytest.raises(SlowReader):
+        await stream()
+    assert client.bodies == []

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from engine.protocol.frames import Accepted, Event, Usage
@@ -76,6 +81,30 @@ def test_an_accepted_prompt_needs_no_estimate(clock: Clock) -> None:
     meter = Meter(Metrics(), "r", "m", begun_s=100.0)
     meter.observe([Accepted("i", 4), Event("i", text="a", tokens=2)])
     assert meter.settle(never) == Spent(4, 2, estimated=True)
+
+
+PROCESS = """
+from engine.protocol.frames import Event
+from gateway.telemetry.metrics import Metrics, Spent
+
+metrics = Metrics()
+metrics.count("r", "m", Spent(1, 2))
+print(metrics.text().decode())
+"""
+
+
+def test_any_process_tells_the_sum_of_all(tmp_path: Path) -> None:
+    told = ""
+    for _ in range(2):
+        told = subprocess.run(
+            [sys.executable, "-c", PROCESS],
+            env=os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
+            cwd=Path(__file__).parents[3],
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        ).stdout
+    assert 'fewer_generation_tokens_total{model="m",route="r"} 4.0' in told
 
 
 def never() -> int:
