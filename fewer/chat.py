@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 
+from engine.protocol.errors import FewerError
 from fewer.chat_client import Answer, ChatClient, Message
 from fewer.terminal import DIM, painted, printable
 
@@ -17,7 +18,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--url", default=DEFAULT_URL, help="the gateway's address (default: %(default)s)"
     )
-    parser.add_argument("--route", help="route or model to ask (default: the gateway's choice)")
+    parser.add_argument(
+        "--route",
+        "--model",
+        metavar="NAME",
+        help="route or model to ask (default: the gateway's choice)",
+    )
     parser.add_argument(
         "--temperature",
         type=float,
@@ -36,6 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     conversation = Conversation(ChatClient(arguments.url, arguments.key, parameters))
     if not sys.stdin.isatty():
         return _answer_pipe(conversation)
+    print(painted(f"{arguments.url} · Ctrl-C stops an answer, Ctrl-D leaves.", DIM))
     return _converse(conversation)
 
 
@@ -56,8 +63,12 @@ class Conversation:
                 print(printable(piece), end="", flush=True)
         except KeyboardInterrupt:
             stream.close()
-            print(" [stopped]", end="")
-        finally:
+            print(" [stopped]", flush=True)
+        except FewerError:
+            if answer.text:  # its line has not been ended
+                print(flush=True)
+            raise
+        else:
             print(flush=True)
         if answer.text:
             self.messages = [*asked, {"role": "assistant", "content": answer.text}]
@@ -76,8 +87,6 @@ def _answer_pipe(conversation: Conversation) -> int:
 
 def _converse(conversation: Conversation) -> int:
     import readline  # noqa: F401  gives input() its line editing and history
-
-    from engine.protocol.errors import FewerError
 
     while True:
         try:

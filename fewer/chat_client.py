@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from engine.protocol.errors import FewerError, SetupError, Unavailable, from_code
+from engine.protocol.errors import (
+    FewerError,
+    SetupError,
+    Unauthenticated,
+    Unavailable,
+    from_code,
+)
 
 READ_BYTES = 65_536
 SILENCE_S = 120.0
@@ -40,8 +46,9 @@ class Answer:
     @property
     def tokens_per_s(self) -> float:
         """Of the decode alone: the first token's wait is told by `first_token_s`."""
-        span_s = self.last_token_s - self.first_token_s
-        return (self.completion_tokens - 1) / span_s if span_s > 0 else 0.0
+        span_s, tokens = self.last_token_s - self.first_token_s, self.completion_tokens - 1
+        # An answer that was stopped has not been counted.
+        return tokens / span_s if span_s > 0 and tokens > 0 else 0.0
 
     def __str__(self) -> str:
         cached = f" ({self.cached_tokens} cached)" if self.cached_tokens else ""
@@ -150,4 +157,7 @@ def _refusal(status: int, body: bytes) -> FewerError:
 
 
 def _error(wire: dict[str, Any]) -> FewerError:
-    return from_code(str(wire["code"]), str(wire["message"]), param=wire.get("param"))
+    message = str(wire["message"])
+    if wire.get("type") == Unauthenticated.type:
+        message += " Here: --key KEY, or FEWER_API_KEY."
+    return from_code(str(wire["code"]), message, param=wire.get("param"))

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from engine.protocol.errors import ModelNotFound, SetupError, Unavailable
+from engine.protocol.errors import FewerError, ModelNotFound, SetupError, Unavailable
 from fewer.chat import Conversation
 from fewer.chat_client import Answer, ChatClient
 from fewer.main import main
@@ -141,6 +141,23 @@ def test_a_refusal_is_the_gateways_error(gateway: Gateway) -> None:
     gateway.script = [json.dumps({"error": {**wire, "code": "model_not_found"}}).encode()]
     with pytest.raises(ModelNotFound, match="no route 'x'"):
         ask(gateway)
+
+
+def test_a_missing_key_says_where_to_put_it(gateway: Gateway) -> None:
+    gateway.status = 401
+    wire = {"message": "An API key is missing.", "type": "authentication_error", "param": None}
+    gateway.script = [json.dumps({"error": {**wire, "code": "missing_api_key"}}).encode()]
+    with pytest.raises(FewerError, match=r"missing\. Here: --key KEY, or FEWER_API_KEY\."):
+        ask(gateway)
+
+
+@pytest.mark.parametrize("option", ["--route", "--model"])
+def test_a_route_is_asked_by_either_name(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("?"))
+    assert main(["chat", "--url", gateway.url, option, "large"]) == 0
+    assert gateway.bodies[0]["model"] == "large"
 
 
 def test_an_answer_that_is_not_ours_is_told(gateway: Gateway) -> None:
@@ -275,7 +292,8 @@ def test_ctrl_c_at_the_prompt_says_how_to_leave(
     monkeypatch.setattr("builtins.input", type_next)
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
     assert main(["chat", "--url", gateway.url]) == 0
-    hint, answer, summary, *_ = filter(None, capsys.readouterr().out.splitlines())
+    greeting, hint, answer, summary, *_ = filter(None, capsys.readouterr().out.splitlines())
+    assert greeting == f"{gateway.url} · Ctrl-C stops an answer, Ctrl-D leaves."
     assert (hint, answer) == ("(Ctrl-D leaves)", "Tokyo")
     assert summary.startswith("first token ")
 
@@ -293,7 +311,9 @@ def test_a_refusal_does_not_end_the_conversation(
     monkeypatch.setattr("builtins.input", type_next)
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
     assert main(["chat", "--url", "http://127.0.0.1:1"]) == 0
-    assert "No gateway answers" in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert "No gateway answers" in shown.err
+    assert shown.out.count("\n") == 2  # the greeting, and the end of the last prompt's line
 
 
 def _read_until(terminal: io.FileIO, wanted: bytes) -> None:
@@ -304,6 +324,8 @@ def _read_until(terminal: io.FileIO, wanted: bytes) -> None:
 
 def test_the_summary_leaves_out_what_is_not_known() -> None:
     assert str(Answer(first_token_s=0.25)) == "first token 0.25 s"
+    stopped = Answer("ab", first_token_s=0.5, last_token_s=1.5)
+    assert str(stopped) == "first token 0.50 s"
     cut = Answer("ab", 0.5, 1.5, 10, 0, 11, "length")
     assert str(cut) == "first token 0.50 s · 10.0 tokens/s · 10 in · 11 out · cut at the limit"
 
