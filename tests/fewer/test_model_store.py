@@ -137,6 +137,13 @@ def test_ctrl_c_while_pip_runs_ends_pip(index: Path, cache: Path) -> None:
     assert leftovers(cache) == []
 
 
+def test_what_was_left_beside_a_model_that_is_here_is_cleared(index: Path, cache: Path) -> None:
+    model_store.pull("toy")
+    (cache / "toy.pulling").mkdir()
+    model_store.pull("toy")
+    assert not (cache / "toy.pulling").exists()
+
+
 def test_what_a_killed_pull_left_is_cleared(index: Path, cache: Path) -> None:
     (cache / "toy.pulling" / "arriving").mkdir(parents=True)
     model_store.pull("toy")

@@ -33,8 +33,11 @@ def gguf(tmp_path: Path) -> Path:
     return path
 
 
-def test_list_shows_what_can_be_pulled(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["models", "list"]) == 0
+@pytest.mark.parametrize("words", [["models", "list"], ["models"]])
+def test_list_shows_what_can_be_pulled(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 0
     assert "smollm2-135m" in (out := capsys.readouterr().out)
     assert "98 MB" in out
     assert "fewer models pull smollm2-135m" in out
