@@ -15,6 +15,7 @@ Exit codes: 0 done, 1 failed, 2 called wrongly, 130 ended by Ctrl-C.
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import os
 import sys
@@ -44,8 +45,13 @@ examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. `argv` is without the program's name; None takes the process's own."""
     words = list(sys.argv[1:] if argv is None else argv)
-    parser, module = _parser(words[0] if words else "")
-    arguments = parser.parse_args(words)
+    command = words[0] if words else ""
+    parser, module = _parser(command)
+    if command and command not in COMMANDS and not command.startswith("-"):
+        parser.error(_no_such_command(command))
+    arguments, unknown = parser.parse_known_args(words)
+    if unknown:
+        arguments.parser.error(f"there is no argument {' '.join(unknown)}")
     if module is None:
         parser.print_help()
         return 0
@@ -60,15 +66,24 @@ def _parser(command: str) -> tuple[argparse.ArgumentParser, ModuleType | None]:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.set_defaults(parser=parser)
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     module = None
     for name, summary in COMMANDS.items():
-        child = commands.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
+        description = f"{summary[0].upper()}{summary[1:]}."
+        child = commands.add_parser(name, help=summary, description=description)
+        child.set_defaults(parser=child)
         if name == command:
             module = importlib.import_module(f"fewer.{name}")
             module.configure(child)
     return parser, module
+
+
+def _no_such_command(command: str) -> str:
+    close = difflib.get_close_matches(command, COMMANDS, n=1)
+    hint = f"Did you mean {close[0]}?" if close else f"There are {', '.join(COMMANDS)}."
+    return f"there is no command {command!r}. {hint}"
 
 
 class _Version(argparse.Action):

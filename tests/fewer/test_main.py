@@ -58,6 +58,30 @@ def test_wrong_usage_ends_with_2(words: list[str], capsys: pytest.CaptureFixture
     assert "usage: fewer" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["sreve"], "usage: fewer [-h] [--version] COMMAND ...\n"),
+        (["sreve"], "there is no command 'sreve'. Did you mean serve?"),
+        (["zzz"], "there is no command 'zzz'. There are serve, "),
+        (["chat", "--prot", "1"], "usage: fewer chat [-h]"),
+        (["chat", "--prot", "1"], "there is no argument --prot 1"),
+    ],
+)
+def test_wrong_usage_is_told_by_the_command_that_was_meant(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(words)
+    assert told in capsys.readouterr().err
+
+
+def test_a_summary_keeps_its_capitals(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["fit", "--help"])
+    assert "Say what of a model fits into this machine or a named GPU." in capsys.readouterr().out
+
+
 def test_version_is_the_distributions(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--version"])
