@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fewer import options
@@ -16,29 +17,44 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    print(summary(options.load_config(arguments)))
+    config = options.load_config(arguments)
+    files = {name: _file(config.models[name].gguf or name) for name in config.gguf_models()}
+    _check_windows(config, files)
+    print(summary(config, files))
     return 0
 
 
-def summary(config: Config) -> str:
-    """The configuration in a few lines: what listens, what answers, and what is still missing."""
+def summary(config: Config, files: dict[str, Path | None]) -> str:
+    """The configuration in a few lines: what listens, what answers, and what is still missing.
+
+    files: of each gguf model, where it is on this machine
+    """
     server = config.server
+    workers = "1 worker" if server.workers == 1 else f"{server.workers} workers"
     lines = [
-        f"listens   {server.host} port {server.port}, {server.workers} worker(s)",
+        f"listens   {server.host} port {server.port}, {workers}",
         f"keeps     {config.store}",
     ]
-    lines += [f"model     {name}: {_model(config, name)}" for name in config.models]
+    lines += [f"model     {name}: {_model(config, name, files)}" for name in config.models]
     lines += [f"route     {name}: {_route(route)}" for name, route in config.routes.items()]
     lines += [f"alias     {alias}: {target}" for alias, target in config.aliases.items()]
     lines += [f"default   {config.default_route or 'none: every request must name its model'}"]
-    return "\n".join([*lines, "The configuration is good."])
+    return "\n".join([*lines, _verdict(config, files)])
 
 
-def _model(config: Config, name: str) -> str:
+def _verdict(config: Config, files: dict[str, Path | None]) -> str:
+    lost = [name for name, path in files.items() if path is None and not _can_pull(config, name)]
+    if not lost:
+        return "The configuration is good."
+    return f"The configuration is good, but cannot be served here without {', '.join(lost)}."
+
+
+def _model(config: Config, name: str, files: dict[str, Path | None]) -> str:
     model = config.models[name]
     if model.gguf is not None:
         window = config.engine_settings(name).max_model_len
-        text = f"our engine, {_file(model.gguf)}, {window:,} tokens"
+        state = "will be pulled" if _can_pull(config, name) else "MISSING on this machine"
+        text = f"our engine, {files[name] or f'{model.gguf} ({state})'}, {window:,} tokens"
     elif model.engine is not None:
         text = f"our engine at {model.engine}"
     elif model.openai is not None:
@@ -48,15 +64,32 @@ def _model(config: Config, name: str) -> str:
     return text + (f", falls back to {', '.join(model.fallback)}" if model.fallback else "")
 
 
-def _file(gguf: str) -> str:
+def _file(gguf: str) -> Path | None:
     from engine.protocol.errors import ModelFileError
     from fewer import model_store
 
     try:
-        return str(model_store.resolve(gguf))
+        return model_store.resolve(gguf)
     except ModelFileError:
-        pull = gguf in model_store.PUBLISHED
-        return f"{gguf} ({'will be pulled' if pull else 'MISSING on this machine'})"
+        return None
+
+
+def _can_pull(config: Config, name: str) -> bool:
+    from fewer.model_store import PUBLISHED
+
+    return config.models[name].gguf in PUBLISHED
+
+
+def _check_windows(config: Config, files: dict[str, Path | None]) -> None:
+    """What `fewer serve` would find in the models' files: damage, and windows that they lack."""
+    from engine.runner.registry import shape_of
+    from engine.weights.gguf import GgufFile
+    from fewer.survey import check_window
+
+    for name, path in files.items():
+        if path is not None:
+            executor = config.engine_settings(name).executor
+            check_window(config, name, shape_of(GgufFile.open(path), executor))
 
 
 def _key(model: ModelConfig) -> str:

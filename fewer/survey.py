@@ -21,14 +21,14 @@ def survey(launch: Launch) -> dict[str, str]:
     free_bytes, lines = free_memory_bytes(), {}
     for engine in launch.engines:
         shape = shape_of(GgufFile.open(engine.path), engine.settings.executor)
-        _check_window(launch.config, engine.name, shape)
+        check_window(launch.config, engine.name, shape)
         lines[engine.name] = fit_line(
             shape, engine.settings, name=engine.name, memory_bytes=free_bytes
         )
     return lines
 
 
-def _check_window(config: Config, name: str, shape: ModelShape) -> None:
+def check_window(config: Config, name: str, shape: ModelShape) -> None:
     """Refuse a length that somebody asked of this very model and that it has not got.
 
     The setting that holds for all engines is merely cut to the window of each.

@@ -36,7 +36,7 @@ def test_a_good_file_is_summed_up(config: Path, capsys: pytest.CaptureFixture[st
     assert main(["check", "--config", str(config)]) == 0
     folder = config.parent
     assert capsys.readouterr().out.splitlines() == [
-        "listens   127.0.0.1 port 9000, 2 worker(s)",
+        "listens   127.0.0.1 port 9000, 2 workers",
         f"keeps     {folder}/keys.sqlite3",
         "model     ours: our engine, smollm2-135m (will be pulled), 2,048 tokens",
         f"model     lost: our engine, {folder}/lost.gguf (MISSING on this machine), 4,096 tokens",
@@ -47,7 +47,7 @@ def test_a_good_file_is_summed_up(config: Path, capsys: pytest.CaptureFixture[st
         "route     free: large, no budget",
         "alias     gpt-4o-mini: chat",
         "default   none: every request must name its model",
-        "The configuration is good.",
+        "The configuration is good, but cannot be served here without lost.",
     ]
 
 
@@ -65,4 +65,25 @@ def test_a_mistake_is_one_line_with_file_line_and_key(
 def test_the_file_that_make_serve_uses_is_good(capsys: pytest.CaptureFixture[str]) -> None:
     path = Path(__file__).parents[2] / "fewer.yaml"
     assert main(["check", "--config", str(path)]) == 0
-    assert "route     chat: smollm2-135m, budget 512 tokens (active)" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "port 8080, 1 worker\n" in shown
+    assert "route     chat: smollm2-135m, budget 512 tokens (active)" in shown
+    assert shown.endswith("The configuration is good.\n")
+
+
+def test_a_window_that_the_file_has_not_got_is_found(
+    model_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "one.gguf").symlink_to(model_path)
+    path = tmp_path / "fewer.yaml"
+    path.write_text("models: {one: {gguf: ./one.gguf, max_model_len: 100000}}")
+    assert main(["check", "--config", str(path)]) == 1
+    assert "above the window of one. Set it to 8192 or less." in capsys.readouterr().err
+
+
+def test_a_damaged_file_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "one.gguf").write_bytes(b"no model at all" * 9)
+    path = tmp_path / "fewer.yaml"
+    path.write_text("models: {one: {gguf: ./one.gguf}}")
+    assert main(["check", "--config", str(path)]) == 1
+    assert "one.gguf is not a GGUF file" in capsys.readouterr().err
