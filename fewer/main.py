@@ -50,8 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command and command not in COMMANDS and not command.startswith("-"):
         parser.error(_no_such_command(command))
     arguments, unknown = parser.parse_known_args(words)
+    used: argparse.ArgumentParser = vars(arguments).pop("parser")  # workers get the arguments
     if unknown:
-        arguments.parser.error(f"there is no argument {' '.join(unknown)}")
+        used.error(f"there is no argument {' '.join(unknown)}")
     if module is None:
         parser.print_help()
         return 0
