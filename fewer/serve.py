@@ -7,7 +7,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -95,7 +95,14 @@ async def _start(launch: Launch, supervisor: Supervisor, say: Callable[[str], No
         fits, _ = await asyncio.gather(asyncio.to_thread(read_models), supervisor.start())
         servable = await until_ready(launch.url, CONNECT_DEADLINE_S)
     supervisor.keep()
-    print(banner(launch, fits, servable), flush=True)
+    print(banner(launch, fits, servable, _keyed(launch)), flush=True)
+
+
+def _keyed(launch: Launch) -> bool:
+    from gateway.stores.keys import KeyStore
+
+    with closing(KeyStore(launch.config.store)) as store:
+        return not store.is_empty()
 
 
 async def _stopped_while(stop: asyncio.Event, work: Coroutine[None, None, None]) -> bool:
@@ -133,4 +140,5 @@ def _spinner(text: str) -> AbstractContextManager[object]:
     """Something that moves while we wait; nothing where the output is not a terminal."""
     from rich.console import Console
 
-    return Console(highlight=False, markup=False).status(text)
+    # Lines of the log that are printed meanwhile keep their length: the terminal wraps them.
+    return Console(highlight=False, markup=False, soft_wrap=True).status(text)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,8 +76,29 @@ def test_a_file_that_is_no_model_is_named(config: Path) -> None:
 def test_the_banner_tells_where_what_and_how(config: Path) -> None:
     launch = prepared(config)
     fits = survey(launch)
-    shown = banner(launch, fits, servable=True)
+    shown = banner(launch, fits, servable=True, keyed=False)
     assert shown.startswith("\nFewer is ready.\n")
     for part in (f"{launch.url}/\n", "chat → one", fits["two"], '"model": "chat"'):
         assert part in shown
-    assert "no route can answer yet" in banner(launch, fits, servable=False)
+    assert "any key will do" in shown
+    assert "no route can answer yet" in banner(launch, fits, servable=False, keyed=False)
+
+
+def test_where_keys_exist_the_banner_shows_where_to_put_one(config: Path) -> None:
+    launch = prepared(config)
+    shown = banner(launch, survey(launch), servable=True, keyed=True)
+    assert "a key of `fewer keys`" in shown
+    assert '/v1/chat/completions -H "authorization: Bearer $FEWER_API_KEY" -H' in shown
+
+
+def test_lines_printed_while_something_spins_are_not_broken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "40")
+    line = "word " * 30 + "end"
+    with serve._spinner("starting"):
+        sys.stdout.write(f"{line}\n")
+    shown = capsys.readouterr().out
+    assert "starting" in shown
+    assert line in shown
