@@ -70,7 +70,7 @@ class Application:
 
 
 class GatewayHttpProtocol(HardenedHttpProtocol):
-    """Limits from the configuration, a hand to cut connections, and the start of the drain."""
+    """Limits from the configuration, and the start of the drain."""
 
     def __init__(self, config: uvicorn.Config, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
@@ -80,10 +80,6 @@ class GatewayHttpProtocol(HardenedHttpProtocol):
         self.max_header_bytes = server.max_header_bytes
         self.max_header_count = server.max_headers
         self.header_timeout_s = server.header_timeout_s
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self.scope["extensions"] = {"fewer.abort": self.transport.abort}  # type: ignore[dict-item]
 
     def shutdown(self) -> None:
         # The server has just closed its socket; this is called for each open connection.

@@ -148,5 +148,5 @@ async def _abort(scope: Scope) -> None:
     """Cut the connection: a close would wait for ever for the reader to take what is buffered."""
     abort = scope.get("extensions", {}).get("fewer.abort")
     if abort is not None:
-        abort()
+        abort["call"]()
         await asyncio.sleep(0)

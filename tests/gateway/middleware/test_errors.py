@@ -91,7 +91,7 @@ async def test_a_client_that_left_is_not_answered() -> None:
 
 async def test_a_slow_readers_connection_is_cut() -> None:
     cut: list[bool] = []
-    extensions = {"fewer.abort": lambda: cut.append(True)}
+    extensions = {"fewer.abort": {"call": lambda: cut.append(True)}}
     sent, _ = await outcome(failing(SlowReader("Slow.")), extensions=extensions)
     assert (sent, cut) == ([], [True])
     await outcome(failing(SlowReader("Slow.")))
