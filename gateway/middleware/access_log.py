@@ -1,6 +1,8 @@
 """One log line and one count for every request, when it has ended.
 
-The line never holds the query string, headers or anything of the body: keys travel there.
+Polls of health and metrics, and the page's own files, are lines for debugging unless they fail:
+machines ask for them again and again, and the log is for people. No line holds the query string,
+headers or anything of the body: keys travel there.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from gateway.telemetry.metrics import Metrics
 from gateway.visit import Visit, visit_of
 
 CLIENT_LEFT = 499
+_POLLED = frozenset({"/health/live", "/health/ready", "/metrics"})
 _log = logging.getLogger("fewer.access")
 
 
@@ -30,25 +33,36 @@ class AccessLogMiddleware:
             status = str(visit.status or CLIENT_LEFT)
             self._metrics.requests.labels(visit.route, status).inc()
             self._metrics.duration.labels(visit.route).observe(visit.seconds)
-            if _log.isEnabledFor(logging.INFO):
-                _log.info("%s", line(visit))
+            if _log.isEnabledFor(level := _level(visit)):
+                _log.log(level, "%s", line(visit))
+
+
+def _level(visit: Visit) -> int:
+    status = visit.status or CLIENT_LEFT
+    # Not ready yet, or no longer, is an answer like any other to who asks just that.
+    expected = status < 400 or (status == 503 and visit.path == "/health/ready")
+    routine = visit.path in _POLLED or visit.path.startswith("/assets/")
+    return logging.DEBUG if routine and expected else logging.INFO
 
 
 def line(visit: Visit) -> str:
-    """JSON, so that nothing in a path can forge a second line."""
-    return orjson.dumps(
-        {
-            "id": visit.id,
-            "method": visit.method,
-            "path": visit.path[:200],
-            "status": visit.status or CLIENT_LEFT,
-            "error": visit.error,
-            "seconds": round(visit.seconds, 4),
-            "tenant": visit.tenant.name if visit.tenant else None,
-            "route": visit.route or None,
+    """JSON, so that nothing in a path can forge a second line. What is not known is left out."""
+    fields: dict[str, str | int | float | bool | None] = {
+        "id": visit.id,
+        "method": visit.method,
+        "path": visit.path[:200],
+        "status": visit.status or CLIENT_LEFT,
+        "error": visit.error,
+        "seconds": round(visit.seconds, 4),
+        "tenant": visit.tenant.name if visit.tenant else None,
+    }
+    if visit.route:
+        fields |= {
+            "route": visit.route,
             "model": visit.model or None,
             "prompt_tokens": visit.spent.prompt_tokens,
             "completion_tokens": visit.spent.completion_tokens,
             "usage_estimated": visit.spent.estimated,
         }
-    ).decode()
+    known = {name: value for name, value in fields.items() if value is not None}
+    return orjson.dumps(known).decode()

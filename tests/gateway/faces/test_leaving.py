@@ -106,7 +106,7 @@ async def test_a_response_that_has_ended_is_no_client_that_left(
     assert (await gateway.chat(stream=stream)).status_code == 200
     await until(lambda: len(caplog.messages) == 1)
     assert json.loads(caplog.messages[0])["status"] == 200
-    assert json.loads(caplog.messages[0])["error"] is None
+    assert "error" not in json.loads(caplog.messages[0])
 
 
 async def test_a_slow_reader_is_paused_alone_and_then_cut_off(serve: Serve) -> None:

@@ -26,7 +26,6 @@ async def test_one_line_for_each_request(serve: Serve, caplog: pytest.LogCapture
         "method": "POST",
         "path": "/v1/chat/completions",
         "status": 200,
-        "error": None,
         "tenant": "open",
         "route": "chat",
         "model": "one",
@@ -52,6 +51,47 @@ async def test_an_upstream_that_counts_nothing_is_marked(
     assert line["usage_estimated"] is True
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (10, 1)
     assert "estimated" not in usage
+
+
+async def test_polls_and_the_pages_files_are_for_debugging(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", "fewer.access")
+    gateway = await serve()
+    polled = ["/health/live", "/health/ready", "/metrics", "/assets/chat.css"]
+    for path in [*polled, "/assets/none.css", "/v1/models"]:
+        await gateway.client.get(path)
+    await until(lambda: len(caplog.messages) == 6)
+    lines = [(json.loads(record.getMessage()), record.levelname) for record in caplog.records]
+    seen = [(line["path"], level) for line, level in lines]
+    assert seen == [
+        *((path, "DEBUG") for path in polled),
+        ("/assets/none.css", "INFO"),
+        ("/v1/models", "INFO"),
+    ]
+
+
+async def test_not_ready_is_no_news_but_a_refused_scrape_is(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", "fewer.access")
+    gateway = await serve()
+    gateway.scripted.is_ready = False
+    assert (await gateway.client.get("/health/ready")).status_code == 503
+    assert (await gateway.client.post("/metrics")).status_code == 405
+    await until(lambda: len(caplog.messages) == 2)
+    assert [record.levelname for record in caplog.records] == ["DEBUG", "INFO"]
+
+
+async def test_what_is_not_known_is_left_out(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "fewer.access")
+    gateway = await serve()
+    await gateway.client.get("/v1/models")
+    await until(lambda: len(caplog.messages) == 1)
+    known = {"id", "method", "path", "status", "seconds", "tenant"}
+    assert json.loads(caplog.messages[0]).keys() == known
 
 
 async def test_a_failure_in_band_is_logged_as_what_it_is(
