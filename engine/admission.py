@@ -37,8 +37,8 @@ class Limits:
         """The output cap of a choice, for each prompt.
 
         Raises `ContextLengthExceeded`, with what is needed and what there is, when the prompt
-        and its n outputs can never fit the context or the pool. Without a cap of its own a
-        request gets what both leave.
+        and its n outputs can never fit the context or the pool. Without a cap of its own,
+        or with one that may be clamped, a request gets what both leave.
         """
         return [self._cap(len(prompt), request) for prompt in request.prompts]
 
@@ -46,6 +46,8 @@ class Limits:
         n = request.n
         left = min(self.max_model_len - prompt, self._pool_leaves(prompt, n))
         cap = request.max_tokens or max(1, left)
+        if request.clamp:
+            cap = min(cap, max(1, left))
         if prompt + cap > self.max_model_len:
             raise ContextLengthExceeded(
                 f"The context holds {self.max_model_len} tokens, but {prompt + cap} are needed: "

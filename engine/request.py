@@ -22,6 +22,7 @@ class Request:
     prompts:         int32[P] each, the ids of every prompt
     n:               choices for each prompt
     max_tokens:      per choice; None takes what the context and the pool leave
+    clamp:           max_tokens gives way to what they leave; otherwise the request is refused
     salt:            roots the prefix cache: other salts never share blocks
     tenant, weight:  the fair queue shares by tenant, in proportion to weight
     priority:        higher first within a tenant
@@ -36,6 +37,7 @@ class Request:
     sampling: Sampling = field(default_factory=Sampling)
     n: int = 1
     max_tokens: int | None = None
+    clamp: bool = False
     salt: str = ""
     tenant: str = ""
     weight: float = 1.0

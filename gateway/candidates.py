@@ -43,7 +43,8 @@ def estimated_tokens(request: Request) -> int:
     refusal is not shown.
     """
     longest = max(map(input_tokens, request.prompts), default=0)
-    return conversation_tokens(request) + longest + (request.max_tokens or 0)
+    output = 1 if request.clamp else request.max_tokens or 0
+    return conversation_tokens(request) + longest + output
 
 
 def _window(config: Config, name: str, otherwise: int) -> int:

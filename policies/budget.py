@@ -54,7 +54,7 @@ class BudgetPolicy(Policy):
             asked=None if wanted is None else wanted * made * prompts,
             allowed=plan.max_tokens * plan.made * prompts,
         )
-        rewritten = _apply(plan, request)
+        rewritten = _apply(plan, request, filled=request.clamp or wanted is None)
         if rewritten == request:
             return keep(f"within {self.max_tokens}", tokens)
         return rewrite(rewritten, _reason(request, wanted, plan), tokens)
@@ -79,13 +79,15 @@ def _count(value: Any) -> int | None:
     return value if type(value) is int and value >= 0 else None
 
 
-def _apply(plan: _Plan, request: Request) -> Request:
+def _apply(plan: _Plan, request: Request, *, filled: bool) -> Request:
     parameters = {k: v for k, v in request.parameters.items() if k not in OTHER_NAMES}
     if "best_of" in parameters:
         parameters["best_of"] = plan.made
     if (least := parameters.get("min_tokens")) is not None and least > plan.max_tokens:
         parameters["min_tokens"] = plan.max_tokens
-    return replace(request, n=plan.n, max_tokens=plan.max_tokens, parameters=parameters)
+    return replace(
+        request, n=plan.n, max_tokens=plan.max_tokens, clamp=filled, parameters=parameters
+    )
 
 
 def _reason(request: Request, wanted: int | None, plan: _Plan) -> str:

@@ -25,6 +25,8 @@ class Request(msgspec.Struct, frozen=True):
     messages:   chat turns in OpenAI form; empty on the completions surface
     prompts:    completions only: one or more prompts, text or token ids
     max_tokens: output budget per choice, the smallest that any of BUDGET_FIELDS asked for
+    clamp:      the client did not ask for max_tokens, a policy did: less will do where the prompt
+                leaves no more room
     n:          choices per prompt
     tools, tool_choice: as sent; None when absent
     stream:     the client wants events as they happen
@@ -37,6 +39,7 @@ class Request(msgspec.Struct, frozen=True):
     messages: list[dict[str, Any]] = []
     prompts: list[str | list[int]] = []
     max_tokens: int | None = None
+    clamp: bool = False
     n: int = 1
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None

@@ -44,6 +44,8 @@ class Generate(_Frame, frozen=True, tag="generate"):
     token ids) is given. Choice numbers are prompt_index * n + i.
 
     max_tokens:      per choice; None means all that the context leaves
+    clamp:           max_tokens is a ceiling that nobody asked for: less will do where the prompt
+                     leaves no more, instead of a refusal
     salt:            roots the prefix cache, so that tenants never share KV blocks
     tenant, weight:  the fair queue shares by tenant, in proportion to weight
     priority:        higher first within a tenant
@@ -58,6 +60,7 @@ class Generate(_Frame, frozen=True, tag="generate"):
     sampling: Sampling = Sampling()
     n: int = 1
     max_tokens: int | None = None
+    clamp: bool = False
     tools: list[dict[str, Any]] | None = None
     salt: str = ""
     tenant: str = ""

@@ -121,6 +121,7 @@ def _asked_in_completions(fields: dict[str, Any]) -> dict[str, Any]:
         "prompts": prompt_list(fields["prompt"]),
         "echo": fields.get("echo", False),
         "max_tokens": DEFAULT_COMPLETION_TOKENS if budget is None else budget,
+        "clamp": budget is None,
     }
 
 

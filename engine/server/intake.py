@@ -78,6 +78,7 @@ class Intake:
             sampling=frame.sampling,
             n=frame.n,
             max_tokens=frame.max_tokens,
+            clamp=frame.clamp,
             salt=frame.salt,
             tenant=frame.tenant,
             weight=frame.weight,

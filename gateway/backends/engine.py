@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from msgspec.structs import replace
+
 from engine.protocol.errors import DeadlineExceeded, FewerError, Overloaded, from_code
 from engine.protocol.frames import (
     Event,
@@ -62,6 +64,8 @@ class EngineBackend(Backend):
             expected_tokens=call.expected_tokens,
             traceparent=call.traceparent,
         )
+        if call.request.clamp:
+            frame = replace(frame, clamp=True)
         stream = EngineStream(self._link, call.id, call.deadline_s)
         self._link.open(frame, stream)
         try:

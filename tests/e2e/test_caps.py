@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 
@@ -57,6 +58,16 @@ def test_the_engine_alone_knows_the_newer_name(stack: Stack) -> None:
     for fields in ({}, {"max_tokens": 50}):
         found = lengths(stack, at=stack.engine, model="small", max_completion_tokens=7, **fields)
         assert found == {("length", 7)}
+
+
+def test_a_cap_of_the_route_gives_way_to_a_long_prompt(stack: Stack) -> None:
+    """The client asked for no length: what the context leaves will do. Its own wish is refused."""
+    long = " garden" * 400
+    usage = stack.ask(long, ignore_eos=True)["usage"]
+    assert usage["total_tokens"] == 512
+    with pytest.raises(HTTPError) as refusal:
+        stack.ask(long, max_tokens=200)
+    assert refusal.value.code == 400
 
 
 def test_stop_strings_leave_no_empty_deltas(stack: Stack) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -74,6 +76,16 @@ def test_without_a_cap_context_and_pool_decide() -> None:
     assert Limits(100, 64).max_tokens(request_of(60, None)) == [40]
     assert Limits(4096, 10).max_tokens(request_of(65, None)) == [95]
     assert Limits(4096, 10).max_tokens(request_of(65, None, n=2)) == [47]
+
+
+def test_a_cap_that_nobody_asked_for_gives_way_to_the_prompt() -> None:
+    def clamped(prompt: int) -> Request:
+        return replace(request_of(prompt, 50), clamp=True)
+
+    assert Limits(100, 64).max_tokens(clamped(20)) == [50]
+    assert Limits(100, 64).max_tokens(clamped(90)) == [10]
+    with pytest.raises(ContextLengthExceeded):
+        Limits(100, 64).max_tokens(clamped(100))
 
 
 def test_each_prompt_has_its_own_cap() -> None:
