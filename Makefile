@@ -4,7 +4,7 @@ BIN := .venv/bin
 PINS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test check format bench clean
+.PHONY: help setup serve test check format bench bench-peers clean
 
 help:
 	@echo "make serve   start the engine and the gateway; pulls the model when it is missing"
@@ -13,6 +13,7 @@ help:
 	@echo "             ARGS='-k kv' passes options on to pytest"
 	@echo "make check   format, lint, types, import rules, file sizes"
 	@echo "make bench   measure a running stack: time to first token, tokens per second"
+	@echo "make bench-peers  the same work on other engines, in environments of their own"
 	@echo "make setup   only make .venv and install everything into it"
 	@echo "make format  put every file into the house format"
 	@echo "make clean   remove .venv and what tools leave behind"
@@ -32,6 +33,9 @@ format: .venv/dev.stamp
 
 bench: .venv/runtime.stamp
 	@$(BIN)/python benchmarks/engine.py $(ARGS)
+
+bench-peers: .venv/dev.stamp
+	@$(BIN)/python -m benchmarks.peers $(ARGS)
 
 setup: .venv/dev.stamp
 
