@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from engine.protocol.errors import SetupError
 from fewer import model_store, options, ports
 from fewer.lifeline import Lifeline
-from fewer.paths import engine_token
+from fewer.paths import engine_token, engine_token_in_shell
 
 if TYPE_CHECKING:
     from engine.protocol.settings import EngineSettings
@@ -56,9 +56,16 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.host,
         port,
         engine_token(),
-        on_ready=lifeline.ready if lifeline else None,
+        on_ready=lifeline.ready if lifeline else _tell_token,
     )
     return 0
+
+
+def _tell_token() -> None:
+    """To who started the engine alone: the gateway beside it knows the token already."""
+    logging.getLogger("fewer.engine").info(
+        'Requests need its token: -H "authorization: Bearer %s"', engine_token_in_shell()
+    )
 
 
 def selected(arguments: argparse.Namespace) -> tuple[str, str, EngineSettings]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shlex
 import tempfile
 from pathlib import Path
 
@@ -31,7 +32,7 @@ def engine_token() -> str:
     """
     if given := os.environ.get(TOKEN_VARIABLE, "").strip():
         return given
-    path = state_folder() / "engine-token"
+    path = _token_file()
     try:
         return _read_token(path) or _create_token(path)
     except OSError as error:
@@ -39,6 +40,17 @@ def engine_token() -> str:
             f"Cannot keep the engine's token in {path} ({error.strerror}): "
             f"make it writable, or set {TOKEN_VARIABLE}."
         ) from error
+
+
+def engine_token_in_shell() -> str:
+    """How a shell on this machine finds the token, without showing it."""
+    if os.environ.get(TOKEN_VARIABLE, "").strip():
+        return f"${TOKEN_VARIABLE}"
+    return f"$(cat {shlex.quote(str(_token_file()))})"
+
+
+def _token_file() -> Path:
+    return state_folder() / "engine-token"
 
 
 def _base(variable: str, default: str) -> Path:

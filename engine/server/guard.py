@@ -16,6 +16,8 @@ from engine.server.http import Body, header, send_error, send_json
 
 _logger = logging.getLogger("fewer.engine")
 _OPEN_PATHS = frozenset({"/health/live"})
+_POLLED_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/metrics"})
+"""Machines ask for them again and again; the log is for people."""
 LINK_PATH = "/v1/engine"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
@@ -107,7 +109,8 @@ class Guard:
     def _check(self, authorization: str | None) -> None:
         if not self._token.authorises(authorization):
             raise Unauthenticated(
-                "The engine needs its token: send the header Authorization: Bearer <token>."
+                "The engine needs its token: send the header Authorization: Bearer <token>. "
+                "`fewer engine` says where it is when it starts."
             )
 
 
@@ -131,7 +134,9 @@ class _Response:
         await self._send(message)
 
     def log(self) -> None:
-        _logger.info(
+        polled = self.status == 200 and self._scope["path"] in _POLLED_PATHS
+        _logger.log(
+            logging.DEBUG if polled else logging.INFO,
             "%s %s %d %.0f ms %s",
             self._scope["method"],
             self._scope["path"].encode("unicode_escape").decode()[:128],

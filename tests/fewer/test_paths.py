@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import subprocess
 import threading
 from pathlib import Path
 
@@ -37,6 +38,14 @@ def test_the_token_is_made_once_and_only_for_its_owner() -> None:
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.parent.stat().st_mode & 0o777 == 0o700
     assert [entry.name for entry in file.parent.iterdir()] == ["engine-token"]
+
+
+def test_a_shell_is_told_where_the_token_is(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = paths.engine_token()
+    shell = ["sh", "-c", f'printf %s "{paths.engine_token_in_shell()}"']
+    assert subprocess.check_output(shell, text=True) == token
+    monkeypatch.setenv(paths.TOKEN_VARIABLE, "mine")
+    assert paths.engine_token_in_shell() == "$FEWER_ENGINE_TOKEN"
 
 
 def test_a_token_file_that_others_can_read_is_closed() -> None:

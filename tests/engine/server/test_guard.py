@@ -105,14 +105,16 @@ async def test_request_ids(served: Served, sent: str, kept: bool) -> None:
 async def test_one_log_line_for_each_request(
     served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "fewer.engine")
+    caplog.set_level(logging.DEBUG, "fewer.engine")
     async with httpx2.AsyncClient(base_url=served.http) as session:
         await session.get("/health/live?secret=1")
+        await session.get("/health/ready")
         await session.get("/health/%0alive")
-    lines = [record.message for record in caplog.records if record.name == "fewer.engine"]
-    assert [line.split(" ")[:3] for line in lines] == [
-        ["GET", "/health/live", "200"],
-        ["GET", "/health/\\nlive", "401"],
+    records = [record for record in caplog.records if record.name == "fewer.engine"]
+    assert [[record.levelname, *record.message.split(" ")[:3]] for record in records] == [
+        ["DEBUG", "GET", "/health/live", "200"],
+        ["INFO", "GET", "/health/ready", "401"],
+        ["INFO", "GET", "/health/\\nlive", "401"],
     ]
 
 
