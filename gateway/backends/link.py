@@ -174,11 +174,18 @@ class EngineLink:
 
     async def _connect(self) -> ClientConnection:
         async with asyncio.timeout(self._timing.open_s):
-            connection, self.welcome = await open_connection(self.name, self._url, self._token)
+            connection, welcome = await open_connection(self.name, self._url, self._token)
+        self.welcome = welcome
         self._complaint = ""
         self._unheard_pings = 0
         self._up.set()
-        _log.info("%s: connected to its engine: %s", self.name, self.welcome)
+        _log.info(
+            "%s: connected to its engine (%s executor, %d tokens of context, %d of KV cache)",
+            self.name,
+            welcome.executor,
+            welcome.max_model_len,
+            welcome.kv_capacity_tokens,
+        )
         return connection
 
     async def _converse(self, connection: ClientConnection) -> None:

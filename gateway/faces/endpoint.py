@@ -48,7 +48,11 @@ class NothingHere:
             if meant != path and meant in self._paths:
                 advice = " The base URL of this server ends in /v1." if "/v1" in meant else ""
                 return f" Did you mean {meant}?{advice}"
-        return ""
+        family = f"/{path.strip('/').partition('/')[0]}/"
+        near = sorted(known for known in self._paths if known.startswith(family))
+        # What begins like an API gets to know the API; not every asset, nor a path's parameters.
+        named = [known for known in near if family in ("/v1/", "/health/") and "{" not in known]
+        return f" There are {', '.join(named)}." if named else ""
 
 
 async def send_json(send: Send, value: Any, *, status: int = 200, headers: Headers = []) -> None:  # noqa: B006

@@ -278,3 +278,23 @@ async def test_errors_keep_their_shape_with_keys_too(serve: Serve, tmp_path: Pat
     response = await gateway.client.get("/nothing", headers={"Authorization": f"Bearer {key}"})
     assert response.status_code == 404
     assert response.json()["error"]["code"] == "not_found"
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("/models", "here. Did you mean /v1/models? The base URL of this server ends in /v1."),
+        ("/v1/responses", "here. There are /v1/chat/completions, /v1/completions, "),
+        ("/v1", "/v1/embeddings, /v1/models."),
+        ("/health", "here. There are /health/live, /health/ready."),
+        ("/assets/none.js", "'/assets/none.js' here."),
+        ("/nothing", "'/nothing' here."),
+    ],
+)
+async def test_an_address_that_is_none_hears_of_those_that_are(
+    serve: Serve, path: str, told: str
+) -> None:
+    gateway = await serve()
+    response = await gateway.client.get(path)
+    assert response.status_code == 404
+    assert told in response.json()["error"]["message"]
