@@ -57,8 +57,11 @@ async def main() -> int:
                 *(_ask(session, arguments, f"together {i}") for i in range(arguments.concurrency))
             )
             took_s = time.perf_counter() - began
+        except aiohttp.ClientConnectorError:
+            print(f"bench: nothing serves {arguments.url}: run `make serve`.", file=sys.stderr)
+            return 1
         except (aiohttp.ClientError, ValueError) as error:
-            print(f"bench: {arguments.url} does not answer: {error}", file=sys.stderr)
+            print(f"bench: {arguments.url} refused or broke off: {error}", file=sys.stderr)
             return 1
     print(json.dumps(_report(arguments, alone, together, took_s), indent=2))
     return 0
@@ -81,7 +84,7 @@ async def _ask(session: aiohttp.ClientSession, arguments: argparse.Namespace, na
     async with session.post("/v1/chat/completions", json=body) as response:
         model = response.headers.get("x-fewer-model", "unknown")
         if response.status != 200:
-            raise ValueError(await response.text())
+            raise ValueError(_reason(await response.text()))
         async for line in response.content:
             if not line.startswith(b"data: {"):
                 continue
@@ -94,6 +97,14 @@ async def _ask(session: aiohttp.ClientSession, arguments: argparse.Namespace, na
             if usage := chunk.get("usage"):
                 tokens = usage["completion_tokens"]
     return Timing(first_s, last_s, tokens, model)
+
+
+def _reason(body: str) -> str:
+    """The message of an error in OpenAI's shape; else the body's beginning."""
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return body[:200]
 
 
 def _report(
@@ -140,7 +151,11 @@ def _processor() -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--url", default="http://127.0.0.1:8080")
-    parser.add_argument("--key", default=os.environ.get("FEWER_API_KEY", ""))
+    parser.add_argument(
+        "--key",
+        default=os.environ.get("FEWER_API_KEY", ""),
+        help="client key, where the gateway wants one (default: $FEWER_API_KEY)",
+    )
     parser.add_argument("--route", help="default: the gateway's choice")
     parser.add_argument("--tokens", type=int, default=64, help="of each answer")
     parser.add_argument("--repeats", type=int, default=3, help="of the stream alone")
