@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from engine.models.registry import ModelOptions
 from engine.models.rope import rope_tables
+from engine.protocol.errors import ModelFileError
 from engine.protocol.sampling import Sampling
 from engine.protocol.settings import EngineSettings
 from engine.runner.base import Batch, Executor, Int32, Sampled, SampleRow
@@ -24,6 +25,7 @@ from engine.weights.pack import GROUP_BYTES, packed
 from kernels.cpu.binding import (
     Config,
     Matrix,
+    NativeError,
     NativeModel,
     SampleParameters,
     StepArrays,
@@ -49,6 +51,7 @@ class CpuExecutor(Executor):
     name = "cpu"
 
     def __init__(self, file: GgufFile, options: ModelOptions, settings: EngineSettings) -> None:
+        """Raises `ModelFileError` for a model whose shape the native step cannot take."""
         self.shape = cpu_shape(file, options)
         positions = min(settings.max_model_len, options.context_length)
         config = Config(
@@ -58,8 +61,18 @@ class CpuExecutor(Executor):
             settings.threads or len(os.sched_getaffinity(0)), options.no_rope_interval,
             options.norm_epsilon, options.head_dim**-0.5,
         )  # fmt: skip
-        self._model = NativeModel(config)
-        _load(self._model, file, options, positions)
+        try:
+            self._model = NativeModel(config)
+        except NativeError as error:
+            raise ModelFileError(
+                f"{file.path}: the cpu executor cannot hold this model: {error}. "
+                "Use --executor reference."
+            ) from error
+        try:
+            _load(self._model, file, options, positions)
+        except BaseException:
+            self._model.close()
+            raise
 
     def allocate(self, num_blocks: int) -> None:
         self._model.allocate_kv(num_blocks)
@@ -69,7 +82,7 @@ class CpuExecutor(Executor):
             batch.tokens, batch.positions, batch.slots, batch.query_start, batch.context_len,
             batch.block_table, np.array([s.row for s in batch.samples], np.int32),
         )  # fmt: skip
-        result = self._model.step(arrays, [_parameters(row) for row in batch.samples])
+        result = self._model.step(arrays, list(map(sample_parameters, batch.samples)))
         tokens: list[int] = result.tokens.tolist()
         return [
             Sampled(token)
@@ -87,33 +100,32 @@ class CpuExecutor(Executor):
         self._model.close()
 
 
-def _parameters(row: SampleRow) -> SampleParameters:
+def sample_parameters(row: SampleRow) -> SampleParameters:
+    """A row's parameters in the native step's terms."""
     s = row.sampling
+    plain = SampleParameters(
+        row.seed, row.position, 0.0 if s.greedy else s.temperature, max(s.top_k, 0), s.top_p,
+        s.min_p, logprobs=-1 if s.logprobs is None else s.logprobs,
+    )  # fmt: skip
     ending = bool(row.end_ids) and len(row.output) < s.min_tokens
-    if not ending and s.greedy and s.logprobs is None and _plain(s):
-        return SampleParameters(row.seed, row.position, 0.0)
-    return SampleParameters(
-        row.seed,
-        row.position,
-        0.0 if s.greedy else s.temperature,
-        max(s.top_k, 0),
-        s.top_p,
-        s.min_p,
-        s.repetition_penalty,
-        s.presence_penalty,
-        s.frequency_penalty,
-        -1 if s.logprobs is None else s.logprobs,
-        np.ascontiguousarray(row.prompt, np.int32),
-        np.ascontiguousarray(row.output, np.int32),
-        None if s.allowed_token_ids is None else _array(s.allowed_token_ids),
-        _array(s.bad_token_ids),
-        _array(sorted(row.end_ids)) if ending else None,
-        _array(list(s.logit_bias)),
-        np.array(list(s.logit_bias.values()), np.float32),
+    if not ending and _neutral(s):
+        return plain
+    return plain._replace(
+        repetition_penalty=s.repetition_penalty,
+        presence_penalty=s.presence_penalty,
+        frequency_penalty=s.frequency_penalty,
+        prompt=np.ascontiguousarray(row.prompt, np.int32),
+        output=np.ascontiguousarray(row.output, np.int32),
+        allowed=None if s.allowed_token_ids is None else _array(s.allowed_token_ids),
+        bad=_array(s.bad_token_ids),
+        ending=_array(sorted(row.end_ids)) if ending else None,
+        bias=_array(list(s.logit_bias)),
+        bias_values=np.array(list(s.logit_bias.values()), np.float32),
     )
 
 
-def _plain(s: Sampling) -> bool:
+def _neutral(s: Sampling) -> bool:
+    """Whether the logits become a distribution as they are."""
     return (
         s.repetition_penalty == 1.0
         and not (s.presence_penalty or s.frequency_penalty or s.logit_bias or s.bad_token_ids)

@@ -1,16 +1,18 @@
 """GGUF tensors as the native step takes them: 4- or 8-bit groups of 32.
 
 Q4_0, Q4_1 and Q8_0 are taken byte for byte. Q4_K keeps its 4-bit values; its two-level scales
-become one fp16 scale and minimum a group, so a weight moves by at most 2**-11 of its group's
-range. Everything else is quantised to Q8_0, a relative error of at most 2**-8 in each group's
-largest weight: below what Q5_K and Q6_K lost already.
+become one fp16 scale and one fp16 minimum a group, so a weight moves by at most 2**-11 of what
+its group can span (15 scales) plus 2**-11 of its minimum. Everything else is quantised to Q8_0:
+a weight moves by at most 2**-7 of its group's largest, half of that where fp16 holds the scale
+exactly, which is below what Q5_K and Q6_K lost already.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from gguf.constants import GGML_QUANT_SIZES
 from gguf.constants import GGMLQuantizationType as Type
-from gguf.quants import quantize
+from gguf.quants import dequantize, quantize
 from numpy.typing import NDArray
 
 from engine.weights.gguf import GgufFile
@@ -18,7 +20,7 @@ from engine.weights.gguf import GgufFile
 GROUP = 32
 GROUP_BYTES = {Type.Q4_0: 18, Type.Q4_1: 20, Type.Q8_0: 34}
 _SUPER_GROUPS = 8  # groups of 32 in a Q4_K block
-_SLAB_ROWS = 4096
+_SLAB_VALUES = 1 << 17  # temporaries stay in the cache
 
 
 def packed_type(kind: Type) -> Type:
@@ -39,12 +41,22 @@ def packed(file: GgufFile, name: str, kind: Type | None = None) -> tuple[NDArray
         return file.raw(name), source
     if source is Type.Q4_K and wanted is Type.Q4_1:
         return _from_q4_k(file.raw(name)), Type.Q4_1
-    values = file.dequantized(name)
-    parts = [
-        quantize(values[row : row + _SLAB_ROWS], Type.Q8_0)
-        for row in range(0, len(values), _SLAB_ROWS)
-    ]
-    return np.concatenate(parts), Type.Q8_0
+    return _as_q8_0(file.raw(name), source), Type.Q8_0
+
+
+def _as_q8_0(raw: NDArray[np.uint8], source: Type) -> NDArray[np.uint8]:
+    """Through float32, a slab at a time: a whole embedding in float32 would be the peak of memory.
+
+    Rows end where groups do, so that the package, which takes 16 rows a call, can be given one.
+    """
+    values_in_group, group_bytes = GGML_QUANT_SIZES[source]
+    values_in_row = raw.shape[1] // group_bytes * values_in_group
+    out = np.empty((len(raw), values_in_row // GROUP * GROUP_BYTES[Type.Q8_0]), np.uint8)
+    rows = max(1, _SLAB_VALUES // values_in_row)
+    for row in range(0, len(raw), rows):
+        values = dequantize(raw[row : row + rows].reshape(1, -1), source)
+        out[row : row + rows] = quantize(values, Type.Q8_0).reshape(-1, out.shape[1])
+    return out
 
 
 def _from_q4_k(raw: NDArray[np.uint8]) -> NDArray[np.uint8]:

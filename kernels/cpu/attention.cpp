@@ -108,7 +108,7 @@ void Attention::attend_split(int layer, const Task& task, int split, const bf16*
             blocks[b] = model_.kv_block(
                 layer, table[std::min(start + b * KV_BLOCK, last) / KV_BLOCK], task.kv_head);
         while (rows[ended].visible <= 0) ended++;
-        attend_rows(head_dim_, rows + ended, count - ended, blocks);
+        attend_rows(rows + ended, count - ended, blocks, head_dim_);
         for (int i = ended; i < count; i++) rows[i].visible -= KV_TILE;
     }
 }

@@ -47,14 +47,14 @@ struct QueryRow {
     int visible;
 };
 
-template <int Rows, int Blocks, int D>
-FEWER_INLINE void score_blocks(const QueryRow* rows, const bf16* const* blocks, int first,
-                               Float16 (*score)[TILE_BLOCKS]) {
+template <int Rows, int Blocks>
+FEWER_INLINE void score_blocks(const QueryRow* rows, const bf16* const* blocks, int head_dim,
+                               int first, Float16 (*score)[TILE_BLOCKS]) {
     Float16 sum[Rows][Blocks];
     for (auto& row : sum)
         for (auto& s : row) s = splat(0.f);
 #pragma GCC unroll 2
-    for (int d = 0; d < D; d += 2) {
+    for (int d = 0; d < head_dim; d += 2) {
         u32 query[Rows];
         for (int r = 0; r < Rows; r++) std::memcpy(&query[r], rows[r].query + d, 4);
         for (int b = 0; b < Blocks; b++)
@@ -67,16 +67,15 @@ FEWER_INLINE void score_blocks(const QueryRow* rows, const bf16* const* blocks, 
 }
 
 // Add weight x value of `pairs` pairs of positions to 16 * Width outputs starting at d.
-template <int Rows, int Width, int D>
-FEWER_INLINE void add_values(const QueryRow* rows, const bf16* const* blocks,
+template <int Rows, int Width>
+FEWER_INLINE void add_values(const QueryRow* rows, const bf16* const* blocks, int head_dim,
                              const bf16 (*weight)[KV_TILE], const Float16* rescale, int pairs,
                              int d) {
     Float16 sum[Rows][Width];
     for (int r = 0; r < Rows; r++)
         for (int i = 0; i < Width; i++) sum[r][i] = rows[r].state->value[d / 16 + i] * rescale[r];
     for (int p = 0; p < pairs; p++) {
-        const bf16* v =
-            blocks[p / 8] + std::size_t(KV_BLOCK) * D + std::size_t(p % 8) * 2 * D + d * 2;
+        const bf16* v = blocks[p / 8] + std::size_t(KV_BLOCK + p % 8 * 2) * head_dim + d * 2;
         for (int r = 0; r < Rows; r++) {
             u32 w;
             std::memcpy(&w, weight[r] + p * 2, 4);
@@ -110,8 +109,8 @@ FEWER_INLINE void weigh(const QueryRow& row, Float16 (&score)[TILE_BLOCKS], bf16
 }
 
 // Let `Rows` query rows attend to one tile: up to four blocks.
-template <int Rows, int D>
-inline void attend_tile(const QueryRow* rows, const bf16* const* blocks) {
+template <int Rows>
+inline void attend_tile(const QueryRow* rows, const bf16* const* blocks, int head_dim) {
     int longest = 0;
     for (int r = 0; r < Rows; r++) longest = std::max(longest, rows[r].visible);
     longest = std::min(longest, KV_TILE);
@@ -120,9 +119,9 @@ inline void attend_tile(const QueryRow* rows, const bf16* const* blocks) {
     for (auto& row : score)
         for (auto& s : row) s = splat(MASKED);
     if (used == TILE_BLOCKS && ATTENTION_ROWS > 2)
-        score_blocks<Rows, TILE_BLOCKS, D>(rows, blocks, 0, score);
+        score_blocks<Rows, TILE_BLOCKS>(rows, blocks, head_dim, 0, score);
     else
-        for (int b = 0; b < used; b++) score_blocks<Rows, 1, D>(rows, blocks, b, score);
+        for (int b = 0; b < used; b++) score_blocks<Rows, 1>(rows, blocks, head_dim, b, score);
 
     alignas(64) bf16 weight[Rows][KV_TILE];
     Float16 rescale[Rows];
@@ -130,16 +129,16 @@ inline void attend_tile(const QueryRow* rows, const bf16* const* blocks) {
     const int pairs = (longest + 1) / 2;
     constexpr int width = ATTENTION_ROWS > 2 ? 4 : 2;
     int d = 0;
-    for (; d + width * 16 <= D; d += width * 16)
-        add_values<Rows, width, D>(rows, blocks, weight, rescale, pairs, d);
-    for (; d < D; d += 16) add_values<Rows, 1, D>(rows, blocks, weight, rescale, pairs, d);
+    for (; d + width * 16 <= head_dim; d += width * 16)
+        add_values<Rows, width>(rows, blocks, head_dim, weight, rescale, pairs, d);
+    for (; d < head_dim; d += 16)
+        add_values<Rows, 1>(rows, blocks, head_dim, weight, rescale, pairs, d);
 }
 
-// As many rows at once as keep their sums in registers.
-template <int D>
-inline void attend_each(const QueryRow* rows, int count, const bf16* const* blocks) {
+// Let `count` query rows attend to one tile, as many at once as keep their sums in registers.
+inline void attend_rows(const QueryRow* rows, int count, const bf16* const* blocks, int head_dim) {
     const auto next = [&](auto taken) {
-        attend_tile<std::min(taken(), ATTENTION_ROWS), D>(rows, blocks);
+        attend_tile<std::min(taken(), ATTENTION_ROWS)>(rows, blocks, head_dim);
         rows += taken();
         count -= taken();
     };
@@ -154,20 +153,6 @@ inline void attend_each(const QueryRow* rows, int count, const bf16* const* bloc
             next(std::integral_constant<int, 2>());
         else
             next(std::integral_constant<int, 1>());
-    }
-}
-
-// Let `count` query rows attend to one tile.
-inline void attend_rows(int head_dim, const QueryRow* rows, int count, const bf16* const* blocks) {
-    switch (head_dim) {
-        case 64:
-            return attend_each<64>(rows, count, blocks);
-        case 80:
-            return attend_each<80>(rows, count, blocks);
-        case 96:
-            return attend_each<96>(rows, count, blocks);
-        default:
-            return attend_each<128>(rows, count, blocks);
     }
 }
 

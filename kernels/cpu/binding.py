@@ -1,4 +1,4 @@
-"""The native step as numpy sees it. Mirrors abi.h, model.h, step.h and sample.h field by field."""
+"""The native step as numpy sees it. Mirrors the structs of abi.h field by field."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -35,7 +36,7 @@ class Vector(IntEnum):
 
 
 class Config(ctypes.Structure):
-    """The shape of a model and the limits of a step; see model.h."""
+    """The shape of a model and the limits of a step; see abi.h."""
 
     _fields_ = [
         *((name, ctypes.c_int32) for name in (
@@ -113,10 +114,14 @@ class NativeError(ValueError):
 
 
 class NativeModel:
-    """Weights, KV memory and threads of one model. Used by one thread at a time."""
+    """Weights, KV memory and threads of one model. Used by one thread at a time.
 
-    def __init__(self, config: Config, isa: str | None = None) -> None:
-        self._library = _load(str(library(isa)))
+    built: the library; None takes this processor's best, and compiles it if need be
+    """
+
+    def __init__(self, config: Config, built: Path | None = None) -> None:
+        """Raises BuildError, and NativeError for a shape or limits that cannot be run."""
+        self._library = _load(str(built or library()))
         self._vocab = config.vocab
         self._handle = self._library.fewer_cpu_create(ctypes.byref(config))
         if not self._handle:
@@ -132,6 +137,8 @@ class NativeModel:
 
         group_bytes: 18 for Q4_0, 20 for Q4_1, 34 for Q8_0.
         """
+        if raw.dtype != np.uint8:
+            raise NativeError(f"encoded rows are bytes, not {raw.dtype}")
         raw = np.ascontiguousarray(raw)
         self._check(
             self._library.fewer_cpu_put_matrix(
@@ -229,7 +236,13 @@ _MASK_64 = (1 << 64) - 1
 
 
 def _pack_row(row: SampleParameters) -> bytes:
-    """One SampleRow of sample.h."""
+    """One SampleRow of abi.h."""
+    if row.bias is not None:
+        given = 0 if row.bias_values is None else len(row.bias_values)
+        if given != len(row.bias):
+            raise NativeError(f"bias has {len(row.bias)} ids, but {given} values")
+    if row.bias_values is not None and row.bias_values.dtype != np.float32:
+        raise NativeError("bias values must be float32")
     return _SAMPLE_ROW.pack(
         row.seed & _MASK_64, row.position, row.top_p, row.min_p,
         row.repetition_penalty, row.presence_penalty, row.frequency_penalty,
@@ -241,7 +254,11 @@ def _pack_row(row: SampleParameters) -> bytes:
 
 
 def _ids(values: Int32 | None) -> tuple[int, int]:
-    return (0, -1) if values is None else (_address(values), len(values))
+    if values is None:
+        return 0, -1
+    if values.dtype != np.int32 or not values.flags.c_contiguous:
+        raise NativeError("token ids of sampling parameters must be int32, side by side")
+    return _address(values), len(values)
 
 
 def _address(array: NDArray[np.generic]) -> int:

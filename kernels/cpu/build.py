@@ -45,7 +45,7 @@ def supported_isas() -> list[str]:
     """Instruction sets that this processor has, best first. Empty on other processors."""
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         return []
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
+    for line in _cpuinfo().splitlines():
         if line.startswith("flags"):
             flags = set(line.partition(":")[2].split())
             return [isa for isa, needed in _CPU_FLAGS.items() if needed <= flags]
@@ -79,6 +79,10 @@ def library(isa: str | None = None, extra_flags: tuple[str, ...] = ()) -> Path:
                 "folder that can, or use --executor reference."
             ) from error
     return target
+
+
+def _cpuinfo() -> str:
+    return Path("/proc/cpuinfo").read_text()
 
 
 def _cache() -> Path:

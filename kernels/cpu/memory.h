@@ -3,8 +3,15 @@
 #include <sys/mman.h>
 
 #include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
 #include <new>
 #include <vector>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
 
 namespace fewer {
 
@@ -21,16 +28,7 @@ class Arena {
 
     template <class T>
     T* take(std::size_t count) {
-        const std::size_t bytes = (count * sizeof(T) + 127) & ~std::size_t(127);
-        if (bytes > CHUNK_BYTES / 4) return reinterpret_cast<T*>(map(bytes));
-        if (bytes > left_) {
-            next_ = map(CHUNK_BYTES);
-            left_ = CHUNK_BYTES;
-        }
-        char* piece = next_;
-        next_ += bytes;
-        left_ -= bytes;
-        return reinterpret_cast<T*>(piece);
+        return reinterpret_cast<T*>(take_bytes(count * sizeof(T)));
     }
 
  private:
@@ -40,6 +38,30 @@ class Arena {
         void* address;
         std::size_t bytes;
     };
+
+#if defined(__SANITIZE_ADDRESS__)
+    // The sanitizer guards pieces of the heap, not pieces of a map.
+    char* take_bytes(std::size_t bytes) {
+        pieces_.emplace_back(static_cast<char*>(std::aligned_alloc(128, (bytes + 127) / 128 * 128)),
+                             std::free);
+        ASAN_POISON_MEMORY_REGION(pieces_.back().get() + bytes, (bytes + 127) / 128 * 128 - bytes);
+        return static_cast<char*>(std::memset(pieces_.back().get(), 0, bytes));
+    }
+    std::vector<std::unique_ptr<char, void (*)(void*)>> pieces_;
+#else
+    char* take_bytes(std::size_t count) {
+        const std::size_t bytes = (count + 127) / 128 * 128;
+        if (bytes > CHUNK_BYTES / 4) return map(bytes);
+        if (bytes > left_) {
+            next_ = map(CHUNK_BYTES);
+            left_ = CHUNK_BYTES;
+        }
+        char* piece = next_;
+        next_ += bytes;
+        left_ -= bytes;
+        return piece;
+    }
+#endif
 
     char* map(std::size_t bytes) {
         const std::size_t total = ((bytes + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1)) + PAGE_BYTES;
