@@ -243,8 +243,28 @@ def test_a_long_answer_is_appended_and_nothing_earlier_is_touched(
     assert changed["removed"] < 100 * 2 + 100
 
 
+def test_lists_have_bullets_and_code_keeps_its_signs(gateway: ChatGateway, visit: Visit) -> None:
+    said = "Two:\n* **one** * 1\n  - two\n+ three\n*not one*\n-1\n\n```\n- four\n```\n"
+    gateway.answers.append(Answer([text(said), ending()]))
+    visitor = visit()
+    visitor.ask("?")
+    answer = visitor.wait_for("done").locator(".answer")
+    assert answer.locator("p").inner_text() == ("Two:\n• one * 1\n  • two\n• three\n*not one*\n-1")
+    expect(answer.locator("p strong")).to_have_text("one")
+    expect(answer.locator("code")).to_have_text("- four\n")
+
+
+def test_the_narrowest_phone_shows_the_routes_name(gateway: ChatGateway, visit: Visit) -> None:
+    visitor = visit(viewport={"width": 320, "height": 568})
+    cut = "(one => one.scrollWidth > one.clientWidth)(document.getElementById('routes'))"
+    assert visitor.run(cut) is False
+    box = visitor.page.locator("#routes").bounding_box()
+    assert box is not None
+    assert box["width"] >= 72  # "chat" and its arrow
+
+
 def test_copy_takes_the_answer_as_it_was_written(gateway: ChatGateway, visit: Visit) -> None:
-    said = "One **two**.\n\n```py\nthree()\n```\n"
+    said = "One **two**.\n\n- four\n\n```py\nthree()\n```\n"
     gateway.answers.append(Answer([text(said), ending()]))
     visitor = visit(permissions=["clipboard-read", "clipboard-write"])
     visitor.ask("?")

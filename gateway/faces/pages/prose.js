@@ -1,6 +1,6 @@
 /**
  * Shows text as it streams: paragraphs, headings, fenced code, and inside finished paragraphs
- * inline code and bold. Only DOM nodes are built and only text is put into them, so whatever a
+ * inline code, bold and the bullets of lists. Only DOM nodes are built and only text is put into them, so whatever a
  * model writes is shown and never obeyed. Each character is handled once.
  */
 
@@ -8,6 +8,7 @@ const FENCE = /^[ \t]*(`{3,}|~{3,})([^`\n]*)\n?$/;
 const HEADING = /^(#{1,6}) +/;
 const MAYBE_FENCE_OR_HEADING = /^(?:[ \t]*|[ \t]*(?:`{1,2}|~{1,2})|#{1,6} *)$/;
 const INLINE = /(?<!`)`([^`\n]+)`(?!`)|\*\*([^*\n]+)\*\*/g;
+const BULLET = /^([ \t]*)[*+-][ \t]+(?=\S)/gm;
 const MAX_HELD = 80;
 
 export class Prose {
@@ -111,7 +112,7 @@ export class Prose {
 
 /** Replace a finished paragraph's text by text, `code` and bold nodes. */
 function emphasise(node) {
-  const text = node.data.replace(/\n$/, "");
+  const text = node.data.replace(/\n$/, "").replace(BULLET, "$1• ");
   const parts = [];
   let end = 0;
   for (const match of text.matchAll(INLINE)) {
