@@ -6,15 +6,21 @@ wants; at run time the best one that this processor has is taken.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import logging
 import os
 import platform
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+
+_logger = logging.getLogger("fewer.kernels")
 
 SOURCES = Path(__file__).parent
 COMMON_FLAGS = (
@@ -71,14 +77,29 @@ def library(isa: str | None = None, extra_flags: tuple[str, ...] = ()) -> Path:
     flags = (*COMMON_FLAGS, *ISA_FLAGS[isa], *extra_flags)
     target = _cache() / f"step-{isa}-{_digest(flags)}.so"
     if not target.exists():
+        _logger.info("Compiling the native step for %s; this takes half a minute, once.", isa)
         try:
-            _compile(_compiler(), flags, target)
+            with _sole(target.parent):
+                if not target.exists():  # another process may have been quicker
+                    _compile(_compiler(), flags, target)
         except OSError as error:
             raise BuildError(
                 f"{target.parent} cannot be written: {error.strerror}; set XDG_CACHE_HOME to a "
                 "folder that can, or use --executor reference."
             ) from error
     return target
+
+
+@contextmanager
+def _sole(folder: Path) -> Iterator[None]:
+    """Hold `folder` against other builders, which would only take the cores from one another."""
+    folder.mkdir(parents=True, exist_ok=True)
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)
 
 
 def _cpuinfo() -> str:
@@ -112,7 +133,6 @@ def _digest(flags: tuple[str, ...]) -> str:
 
 def _compile(compiler: str, flags: tuple[str, ...], target: Path) -> None:
     """Compile the sources side by side, link, and move the result into place at once."""
-    target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         compile_flags = [flag for flag in flags if flag != "-shared"]
 

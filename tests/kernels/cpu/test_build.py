@@ -87,14 +87,23 @@ def test_both_instruction_sets_are_built_and_load(best_isa: str) -> None:
 
 
 def test_a_library_in_the_cache_needs_no_compiler(
-    cache: Path, sources: Path, best_isa: str, monkeypatch: pytest.MonkeyPatch
+    cache: Path,
+    sources: Path,
+    best_isa: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level("INFO", "fewer.kernels")
     built = library(best_isa)
+    assert [line.partition(";")[0] for line in caplog.messages] == [
+        f"Compiling the native step for {best_isa}"
+    ]
     assert built.parent == cache
     assert ctypes.CDLL(str(built)).answer() == 42
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CXX", raising=False)
     assert library(best_isa) == built
+    assert len(caplog.messages) == 1
     assert list(cache.iterdir()) == [built]  # nothing is left behind
 
 
@@ -140,14 +149,25 @@ def test_a_cache_that_cannot_be_written(
         library(best_isa)
 
 
-def test_builders_at_the_same_time(cache: Path, sources: Path, best_isa: str) -> None:
+def test_builders_at_the_same_time_compile_once(
+    cache: Path, sources: Path, best_isa: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     built: list[Path] = []
+    compiled: list[Path] = []
+    compile_for_real = build._compile
+
+    def compile_and_count(compiler: str, flags: tuple[str, ...], target: Path) -> None:
+        compiled.append(target)
+        compile_for_real(compiler, flags, target)
+
+    monkeypatch.setattr(build, "_compile", compile_and_count)
     threads = [threading.Thread(target=lambda: built.append(library(best_isa))) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert len(built) == 3
+    assert len(compiled) == 1
     assert set(built) == set(cache.iterdir())
     assert ctypes.CDLL(str(built[0])).answer() == 42
 
