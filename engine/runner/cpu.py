@@ -18,7 +18,7 @@ from engine.models.rope import rope_tables
 from engine.protocol.errors import ModelFileError
 from engine.protocol.sampling import Sampling
 from engine.protocol.settings import EngineSettings
-from engine.runner.base import Batch, Executor, Int32, Sampled, SampleRow
+from engine.runner.base import Batch, Executor, Float32, Int32, Sampled, SampleRow
 from engine.runner.shape import cpu_shape
 from engine.weights.gguf import GgufFile
 from engine.weights.pack import GROUP_BYTES, packed
@@ -78,11 +78,8 @@ class CpuExecutor(Executor):
         self._model.allocate_kv(num_blocks)
 
     def run(self, batch: Batch) -> list[Sampled]:
-        arrays = StepArrays(
-            batch.tokens, batch.positions, batch.slots, batch.query_start, batch.context_len,
-            batch.block_table, np.array([s.row for s in batch.samples], np.int32),
-        )  # fmt: skip
-        result = self._model.step(arrays, list(map(sample_parameters, batch.samples)))
+        """Raises `NativeError`, a ValueError, for a batch that contradicts itself."""
+        result = self._model.step(_arrays(batch), list(map(sample_parameters, batch.samples)))
         tokens: list[int] = result.tokens.tolist()
         return [
             Sampled(token)
@@ -96,8 +93,19 @@ class CpuExecutor(Executor):
             for i, (token, row) in enumerate(zip(tokens, batch.samples, strict=True))
         ]
 
+    def logits(self, batch: Batch) -> Float32:
+        """float32[len(batch.samples), vocabulary]: the step without its last part, the sampling."""
+        return self._model.step(_arrays(batch), None, logits=True).logits
+
     def close(self) -> None:
         self._model.close()
+
+
+def _arrays(batch: Batch) -> StepArrays:
+    return StepArrays(
+        batch.tokens, batch.positions, batch.slots, batch.query_start, batch.context_len,
+        batch.block_table, np.array([sample.row for sample in batch.samples], np.int32),
+    )  # fmt: skip
 
 
 def sample_parameters(row: SampleRow) -> SampleParameters:

@@ -98,7 +98,7 @@ class StepResult:
     logprobs:     float64[R], NaN unless asked for
     alternatives: int32[R], how many of the following are filled
     top_ids, top_logprobs: int32 and float32[R, MAX_LOGPROBS]
-    logits:       float32[R, vocab], or None
+    logits:       float32[R, vocab], or [0, vocab] unless asked for
     """
 
     tokens: Int32
@@ -106,7 +106,7 @@ class StepResult:
     alternatives: Int32
     top_ids: Int32
     top_logprobs: Float32
-    logits: Float32 | None
+    logits: Float32
 
 
 class NativeError(ValueError):
@@ -184,14 +184,14 @@ class NativeModel:
         sampled = np.zeros(count, _SAMPLED)
         top_ids = np.empty((count, MAX_LOGPROBS), np.int32)
         top_logprobs = np.empty((count, MAX_LOGPROBS), np.float32)
-        wanted = np.empty((count, self._vocab), np.float32) if logits else None
+        wanted = np.empty((count if logits else 0, self._vocab), np.float32)
         rows = bytearray(b"".join(map(_pack_row, samples))) if samples else bytearray()
         outcome = _Outcome(
             ctypes.addressof(ctypes.c_char.from_buffer(rows)) if rows else None,
             _address(sampled),
             _address(top_ids),
             _address(top_logprobs),
-            None if wanted is None else _address(wanted),
+            _address(wanted) if logits else None,
         )
         self._check(
             self._library.fewer_cpu_step(self._handle, ctypes.byref(batch), ctypes.byref(outcome))

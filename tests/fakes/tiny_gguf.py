@@ -36,7 +36,10 @@ _PERMUTED = ("llama", "mistral3", "smollm3")
 
 @dataclass(frozen=True)
 class TinyModel:
-    """What to write. `metadata` adds or replaces keys under the architecture; None removes one."""
+    """What to write. `metadata` adds or replaces keys under the architecture; None removes one.
+
+    types: encodings other than `type`, by the end of a matrix' Hugging Face name
+    """
 
     architecture: str = "llama"
     layers: int = 2
@@ -55,6 +58,7 @@ class TinyModel:
     qk_norm: bool = False
     divisors: tuple[float, ...] = ()
     type: GGMLQuantizationType = GGMLQuantizationType.F32
+    types: Mapping[str, GGMLQuantizationType] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
 
@@ -67,7 +71,7 @@ def write_tiny_gguf(path: Path, model: TinyModel) -> Weights:
     _add_tokenizer(writer, model.vocab_size)
     weights: Weights = {}
     for name, values in _random_weights(model).items():
-        kind = model.type if values.ndim == 2 else GGMLQuantizationType.F32
+        kind = _type_of(name, model) if values.ndim == 2 else GGMLQuantizationType.F32
         encoded = quantize(values, kind)
         weights[name] = np.array(dequantize(encoded, kind), np.float32)
         writer.add_tensor(_gguf_name(name), _file_order(name, encoded, model), raw_dtype=kind)
@@ -78,6 +82,11 @@ def write_tiny_gguf(path: Path, model: TinyModel) -> Weights:
     writer.write_tensors_to_file()
     writer.close()
     return weights
+
+
+def _type_of(name: str, model: TinyModel) -> GGMLQuantizationType:
+    special = (kind for end, kind in model.types.items() if name.endswith(end))
+    return next(special, model.type)
 
 
 def _metadata(model: TinyModel) -> dict[str, Any]:

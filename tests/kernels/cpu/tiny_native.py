@@ -150,9 +150,7 @@ def logits_of(
 
 
 def step_logits(model: NativeModel, arrays: StepArrays) -> Float32:
-    logits = model.step(arrays, None, logits=True).logits
-    assert logits is not None
-    return logits
+    return model.step(arrays, None, logits=True).logits
 
 
 def logits_in_chunks(model: NativeModel, lane: Lane, chunk: int) -> Float32:
