@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import logging
+from functools import partial
 
 from fewer import options, ports
 from fewer.lifeline import Lifeline
@@ -30,14 +32,22 @@ def run(arguments: argparse.Namespace) -> int:
     source = options.source(arguments)
     config = source.load()
     server = options.with_listening(config, arguments).server
+    port = ports.claim(server.host, server.port, "--port")
     serve(
         config,
         host=server.host,
-        port=ports.claim(server.host, server.port, "--port"),
+        port=port,
         workers=server.workers,
         engine_port=arguments.engine_port,
         engine_token=engine_token(),
         source=source,
-        on_ready=lifeline.ready if lifeline else None,
+        on_ready=lifeline.ready if lifeline else partial(_tell_address, server.host, port),
     )
     return 0
+
+
+def _tell_address(host: str, port: int) -> None:
+    """To who started the gateway alone: `fewer serve` has a banner of its own."""
+    logging.getLogger("fewer.gateway").info(
+        "Serving at http://%s.", ports.address_to_try(host, port)
+    )
