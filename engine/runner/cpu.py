@@ -125,10 +125,10 @@ def sample_parameters(row: SampleRow) -> SampleParameters:
         prompt=np.ascontiguousarray(row.prompt, np.int32),
         output=np.ascontiguousarray(row.output, np.int32),
         allowed=None if s.allowed_token_ids is None else _array(s.allowed_token_ids),
-        bad=_array(s.bad_token_ids),
+        bad=_array(s.bad_token_ids) if s.bad_token_ids else None,
         ending=_array(sorted(row.end_ids)) if ending else None,
-        bias=_array(list(s.logit_bias)),
-        bias_values=np.array(list(s.logit_bias.values()), np.float32),
+        bias=_array(list(s.logit_bias)) if s.logit_bias else None,
+        bias_values=np.array(list(s.logit_bias.values()), np.float32) if s.logit_bias else None,
     )
 
 

@@ -44,7 +44,7 @@ pytestmark = pytest.mark.skipif(
 
 ROOT = Path(__file__).parents[2]
 BLOCKS = 200
-LLAMA = TinyModel(heads=3, kv_heads=1, head_dim=64, type=Type.Q8_0)
+LLAMA = TinyModel(heads=3, kv_heads=1, head_dim=64, epsilon=0.1, type=Type.Q8_0)
 TOKENS = np.random.default_rng(7).integers(0, 320, 90).tolist()
 
 FAMILIES = {
@@ -135,7 +135,7 @@ def emulated_logits(path: Path) -> Float64:
     shape = Shape(
         options.layers, options.hidden, options.heads, options.kv_heads, options.head_dim,
         options.intermediate, options.vocab_size, options.tied,
-        no_rope_interval=options.no_rope_interval,
+        no_rope_interval=options.no_rope_interval, epsilon=options.norm_epsilon,
     )  # fmt: skip
     return oracle.logits(shape, weights, TOKENS, rounded=True)
 

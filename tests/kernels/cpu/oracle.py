@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from kernels.cpu.binding import Matrix, Vector
 from tests.kernels.cpu.tiny_native import Float32, Float64, Shape, Weights
 
-_EPSILON = 1e-5
 _LOG2_E = 1.4426950408889634
 
 
@@ -21,15 +20,15 @@ def logits(shape: Shape, weights: Weights, tokens: list[int], *, rounded: bool =
     narrow = _int8 if rounded else _exact
     x = weights.matrices[0, Matrix.EMBEDDING][tokens]
     for layer in range(shape.layers):
-        normed = narrow(_norm(x, weights.vectors[layer, Vector.ATTENTION_NORM]))
+        normed = narrow(_norm(shape, x, weights.vectors[layer, Vector.ATTENTION_NORM]))
         mixed = _attention(shape, weights, layer, normed, rounded)
         x = x + _linear(weights, layer, Matrix.OUTPUT, narrow(mixed), Vector.OUTPUT_BIAS)
-        normed = narrow(_norm(x, weights.vectors[layer, Vector.FEED_FORWARD_NORM]))
+        normed = narrow(_norm(shape, x, weights.vectors[layer, Vector.FEED_FORWARD_NORM]))
         gate = _linear(weights, layer, Matrix.GATE, normed)
         up = _linear(weights, layer, Matrix.UP, normed)
         x = x + _linear(weights, layer, Matrix.DOWN, narrow(gate / (1 + np.exp(-gate)) * up))
     head = Matrix.EMBEDDING if shape.tied else Matrix.HEAD
-    return _linear(weights, 0, head, narrow(_norm(x, weights.vectors[0, Vector.FINAL_NORM])))
+    return _linear(weights, 0, head, narrow(_norm(shape, x, weights.vectors[0, Vector.FINAL_NORM])))
 
 
 def _attention(
@@ -56,7 +55,7 @@ def _heads(shape: Shape, weights: Weights, layer: int, normed: Float64, which: M
         return heads.swapaxes(0, 1)
     norm = weights.vectors.get((layer, Vector[f"{which.name}_NORM"]))
     if norm is not None:
-        heads = _norm(heads, norm)
+        heads = _norm(shape, heads, norm)
     if not shape.no_rope_interval or (layer + 1) % shape.no_rope_interval:
         heads = _rotated(heads, weights.cosine[: len(heads)], weights.sine[: len(heads)])
     return heads.swapaxes(0, 1)
@@ -76,8 +75,8 @@ def _linear(
     return out if added is None else out + added
 
 
-def _norm(x: Float64, weight: Float32) -> Float64:
-    normed: Float64 = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + _EPSILON) * weight
+def _norm(shape: Shape, x: Float64, weight: Float32) -> Float64:
+    normed: Float64 = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + shape.epsilon) * weight
     return normed
 
 

@@ -23,7 +23,11 @@ GROUP_BYTES = {Type.Q4_0: 18, Type.Q4_1: 20, Type.Q8_0: 34}
 
 @dataclass(frozen=True)
 class Shape:
-    """What to build. type: of every matrix but the embedding, which is Q8_0."""
+    """What to build.
+
+    type:    of every matrix but the embedding, which is Q8_0
+    epsilon: of the norms; large, so that a norm without it is told apart
+    """
 
     layers: int = 2
     hidden: int = 64
@@ -38,6 +42,7 @@ class Shape:
     no_rope_interval: int = 0
     type: Type = Type.Q4_1
     positions: int = 256
+    epsilon: float = 0.1
     seed: int = 0
 
 
@@ -103,7 +108,7 @@ def config_of(shape: Shape, *, threads: int = 1, max_rows: int = 256) -> Config:
     return Config(
         shape.layers, shape.hidden, shape.heads, shape.kv_heads, shape.head_dim,
         shape.feed_forward, shape.vocab, max_rows, shape.positions, threads,
-        shape.no_rope_interval, 1e-5, shape.head_dim**-0.5,
+        shape.no_rope_interval, shape.epsilon, shape.head_dim**-0.5,
     )  # fmt: skip
 
 
