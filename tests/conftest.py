@@ -14,6 +14,14 @@ CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrom
 _SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 
 
+_LONGEST = ("test_same_tokens.py", "test_reference_model.py", "test_sanitizers.py", "/e2e/")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first, so that no process is left alone with one at the end."""
+    items.sort(key=lambda item: not any(name in item.nodeid for name in _LONGEST))
+
+
 @pytest.fixture(scope="session")
 def model_path() -> Path:
     """The bundled model's GGUF file: `$FEWER_TEST_MODEL`, else the user's cache, else pulled.

@@ -22,8 +22,8 @@ from tests.fakes.sink import FakeSink
 pytestmark = pytest.mark.model
 
 REQUESTS = 32
-OUTPUT_TOKENS = 10
-LONG_OUTPUT_TOKENS = 40
+OUTPUT_TOKENS = 6
+LONG_OUTPUT_TOKENS = 26
 NUM_BLOCKS = 400
 
 Outcome = dict[str, list[tuple[int, float]]]
@@ -152,7 +152,7 @@ def test_after_forced_preemption(
 ) -> None:
     # Admission reserves a block ahead, so only answers much longer than expected overflow.
     longer = [replace(request, max_tokens=LONG_OUTPUT_TOKENS) for request in requests]
-    roomy, tight = core_of(executor, model), core_of(executor, model, num_blocks=32)
+    roomy, tight = core_of(executor, model), core_of(executor, model, num_blocks=24)
     undisturbed = run(roomy, longer)
     assert {id: tokens[:OUTPUT_TOKENS] for id, tokens in undisturbed.items()} == alone
     assert run(tight, longer) == undisturbed
