@@ -13,30 +13,30 @@ struct Part {
 
 constexpr int ROW_TILE = 96;  // rows of activations that stay in cache beside a block of weights
 
-// Multiply 32 * Pairs rows of weights by rows [row, row + Tokens) of activations, and hand the
-// tiles to `sink(column, row, tiles)`.
-template <int Pairs, int Tokens, class Sink>
-void multiply_pairs(const Matrix& m, int block, int column, const Activations& x, int row,
-                    bool streaming, Sink& sink) {
-    Tile<Tokens> tiles[Pairs];
-    for (int p = 0; p < Pairs; p++) {
+// Multiply BLOCK_ROWS * Blocks rows of weights by rows [row, row + Tokens) of activations, and hand
+// the tiles to `sink(column, row, tiles)`.
+template <int Blocks, int Tokens, class Sink>
+void multiply_blocks(const Matrix& m, int block, int column, const Activations& x, int row,
+                     bool streaming, Sink& sink) {
+    Tile<Tokens> tiles[Blocks];
+    for (int p = 0; p < Blocks; p++) {
         if (m.format == Format::EIGHT_BIT)
-            multiply<Format::EIGHT_BIT, Tokens>(m, block + 2 * p, x, row, streaming, tiles[p]);
+            multiply<Format::EIGHT_BIT, Tokens>(m, block + p, x, row, streaming, tiles[p]);
         else
-            multiply<Format::FOUR_BIT, Tokens>(m, block + 2 * p, x, row, streaming, tiles[p]);
+            multiply<Format::FOUR_BIT, Tokens>(m, block + p, x, row, streaming, tiles[p]);
     }
     sink(column, row, tiles);
 }
 
 // The same for rows [row, end), up to 8 at a time; the split into 8, 6, 4, ... changes no bit.
 // Six rows are the fastest shape (12 sums and 2 x 6 products at once) where there are many.
-template <int Pairs, class Sink>
+template <int Blocks, class Sink>
 void multiply_strip(const Matrix& m, int block, int column, const Activations& x, int row, int end,
                     Sink& sink) {
     const int first = row;
     const bool wide = end - row >= ROW_TILE;
     const auto next = [&](auto tokens) {
-        multiply_pairs<Pairs, tokens()>(m, block, column, x, row, row == first, sink);
+        multiply_blocks<Blocks, tokens()>(m, block, column, x, row, row == first, sink);
         row += tokens();
     };
     while (row < end) {
@@ -58,21 +58,22 @@ void multiply_strip(const Matrix& m, int block, int column, const Activations& x
 
 // Called by every thread of the pool; a barrier must follow. Columns handed to `sink` count
 // rows of weights, from each part's own start.
-template <int Pairs, class Sink>
+template <int Blocks, class Sink>
 void product(Pool& pool, const Part* parts, int part_count, const Activations& x, int rows,
              Sink sink) {
-    constexpr int strip = 32 * Pairs;
+    constexpr int strip = BLOCK_ROWS * Blocks;
     int strips = 0;
     for (int p = 0; p < part_count; p++) strips += parts[p].matrix->rows / strip;
     const int tiles = (rows + ROW_TILE - 1) / ROW_TILE;
-    const int chunk = strips > 512 ? 4 : 1;
+    // Neighbouring strips to one thread where there are many: what it fetches ahead is its own.
+    const int chunk = std::clamp(strips * tiles / (8 * pool.threads()), 1, 8);
     pool.each(strips * tiles, chunk, [&](int task) {
         int at = task % strips;
         const Part* part = parts;
         while (at >= part->matrix->rows / strip) at -= part++->matrix->rows / strip;
         const int row = task / strips * ROW_TILE;
-        multiply_strip<Pairs>(*part->matrix, at * 2 * Pairs, part->column + at * strip, x, row,
-                              std::min(rows, row + ROW_TILE), sink);
+        multiply_strip<Blocks>(*part->matrix, at * Blocks, part->column + at * strip, x, row,
+                               std::min(rows, row + ROW_TILE), sink);
     });
 }
 

@@ -9,12 +9,12 @@ template <class Tiles, class Use>
 FEWER_INLINE void each_block(Tiles& tiles, int column, int row, Use use) {
     constexpr int rows = sizeof(tiles[0].value[0]) / sizeof(Float16);
     for (int t = 0; t < rows; t++)
-        for (int b = 0; b < 2; b++) use(row + t, column + b * BLOCK_ROWS, tiles[0].value[b][t]);
+        for (int b = 0; b < 2; b++) use(row + t, column + b * HALF_ROWS, tiles[0].value[b][t]);
 }
 
 FEWER_INLINE Float16 silu(Float16 x) { return x / (splat(1.f) + exp_lanes(splat(0.f) - x)); }
 
-int padded(int rows) { return (rows + 2 * BLOCK_ROWS - 1) / (2 * BLOCK_ROWS) * (2 * BLOCK_ROWS); }
+int padded(int rows) { return (rows + BLOCK_ROWS - 1) / BLOCK_ROWS * BLOCK_ROWS; }
 
 }  // namespace
 

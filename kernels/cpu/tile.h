@@ -7,22 +7,19 @@
 
 namespace fewer {
 
-// Two row blocks x `Tokens` results, sixteen lanes each.
+// The two halves of a block x `Tokens` results, sixteen lanes each.
 template <int Tokens>
 struct Tile {
     Float16 value[2][Tokens];
 };
 
+// Fetch ahead what will be read so many bytes later, in this block or a later one. Past the last
+// block that may lie outside the matrix: a prefetch never faults.
+constexpr int AHEAD_BYTES = 12 * 1024;
 template <Format F>
-constexpr int group_bytes_of =
-    F == Format::EIGHT_BIT ? EIGHT_BIT_GROUP_BYTES : FOUR_BIT_GROUP_BYTES;
-
-// The scales of group g in a block; FOUR_BIT's minima are sixteen further.
-template <Format F>
-FEWER_INLINE const half* scales_of(const u8* block, int g) {
-    const std::size_t at = F == Format::EIGHT_BIT ? std::size_t(g) * BLOCK_ROWS * sizeof(half)
-                                                  : std::size_t(g) * FOUR_BIT_GROUP_BYTES + 256;
-    return reinterpret_cast<const half*>(block + at);
+FEWER_INLINE void prefetch_group(const u8* group) {
+    for (int i = 0; i < group_bytes(F); i += 64)
+        _mm_prefetch(reinterpret_cast<const char*>(group) + AHEAD_BYTES + i, _MM_HINT_T0);
 }
 
 // Four activations as one 32-bit word, for every lane to multiply with.
@@ -33,21 +30,6 @@ FEWER_INLINE int word_at(const std::int8_t* values) {
 }
 
 #if defined(__AVX512VNNI__)
-
-// Fetch group g of two blocks, or of the next two where g is past the end. The last blocks'
-// next ones may lie outside the matrix: a prefetch never faults.
-template <Format F>
-FEWER_INLINE void prefetch_group(const Matrix& m, const u8* block, int g) {
-    const int next = g < m.groups ? 0 : 2;
-    const std::size_t at =
-        m.scales_bytes + std::size_t(g < m.groups ? g : g - m.groups) * group_bytes_of<F>;
-    for (int b = 0; b < 2; b++)
-        for (int i = 0; i < group_bytes_of<F>; i += 64)
-            _mm_prefetch(
-                reinterpret_cast<const char*>(block + std::size_t(next + b) * m.block_bytes + at) +
-                    i,
-                _MM_HINT_T0);
-}
 
 // Bytes of k 4j .. 4j+3 and of k 16+4j .. 16+4j+3 of a group, for sixteen rows.
 template <Format F>
@@ -62,21 +44,20 @@ FEWER_INLINE void load_words(const u8* group, int j, __m512i& first, __m512i& se
     }
 }
 
-// Blocks `block` and `block + 1` times rows [row, row + Tokens) of x. `streaming`: the weights
-// come from memory for the first time, so fetch ahead further.
+// One block times rows [row, row + Tokens) of x. `streaming`: the weights come from memory, so
+// fetch them ahead.
 template <Format F, int Tokens>
 __attribute__((noinline)) void multiply(const Matrix& m, int block, const Activations& x, int row,
                                         bool streaming, Tile<Tokens>& result) {
     constexpr bool eight = F == Format::EIGHT_BIT;
-    constexpr int ahead = Tokens > 4 ? 9 : eight ? 3 : 4;
-    const u8* w = m.block(block);
+    const u8* group = m.block(block);
     const std::int8_t* values = x.values + std::size_t(row) * x.columns;
     const std::size_t at = std::size_t(row) * x.groups;
     Tile<Tokens> out;
     for (auto& lane : out.value)
         for (auto& v : lane) v = splat(0.f);
-    for (int g = 0; g < m.groups; g++) {
-        if (Tokens <= 4 || streaming) prefetch_group<F>(m, w, g + ahead);
+    for (int g = 0; g < m.groups; g++, group += group_bytes(F)) {
+        if (streaming) prefetch_group<F>(group);
         __m512i sum[2][Tokens];
         for (int t = 0; t < Tokens; t++)
             for (int b = 0; b < 2; b++)
@@ -86,14 +67,12 @@ __attribute__((noinline)) void multiply(const Matrix& m, int block, const Activa
         for (int j = 0; j < 4; j++) {
             __m512i first[2], second[2];
             for (int b = 0; b < 2; b++)
-                load_words<F>(
-                    w + b * m.block_bytes + m.scales_bytes + std::size_t(g) * group_bytes_of<F>, j,
-                    first[b], second[b]);
+                load_words<F>(group + header_bytes(F) + b * half_bytes(F), j, first[b], second[b]);
 #pragma GCC unroll 8
             for (int t = 0; t < Tokens; t++) {
                 const std::int8_t* k = values + std::size_t(t) * x.columns + g * GROUP + 4 * j;
-                const __m512i low = _mm512_set1_epi32(word_at(k)),
-                              high = _mm512_set1_epi32(word_at(k + 16));
+                const __m512i low = _mm512_set1_epi32(word_at(k));
+                const __m512i high = _mm512_set1_epi32(word_at(k + 16));
                 for (int b = 0; b < 2; b++)
                     sum[b][t] = _mm512_dpbusd_epi32(sum[b][t], first[b], low);
                 for (int b = 0; b < 2; b++)
@@ -101,7 +80,7 @@ __attribute__((noinline)) void multiply(const Matrix& m, int block, const Activa
             }
         }
         for (int b = 0; b < 2; b++) {
-            const half* scales = scales_of<F>(w + b * m.block_bytes, g);
+            const half* scales = reinterpret_cast<const half*>(group) + b * HALF_ROWS;
             const Float16 scale = load_half(scales);
             const Float16 minimum = eight ? scale : load_half(scales + BLOCK_ROWS);
 #pragma GCC unroll 8
@@ -143,53 +122,53 @@ FEWER_INLINE __m256i add_products(__m256i sum, __m256i w, __m256i x) {
     return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
 
-// Eight rows: one side of a block.
+// One group of eight rows, a quarter of a block, added to the sums of `Tokens` rows of x.
 template <Format F, int Tokens>
-FEWER_INLINE void multiply_side(const Matrix& m, const u8* block, int side, const Activations& x,
-                                int row, __m256 (&out)[Tokens]) {
-    const std::int8_t* values = x.values + std::size_t(row) * x.columns;
-    const std::size_t at = std::size_t(row) * x.groups;
-    for (auto& v : out) v = _mm256_setzero_ps();
-    for (int g = 0; g < m.groups; g++) {
-        const u8* group = block + m.scales_bytes + std::size_t(g) * group_bytes_of<F> + side * 32;
-        __m256i sum[Tokens];
-        for (auto& s : sum) s = _mm256_setzero_si256();
-        for (int j = 0; j < 4; j++) {
-            __m256i first, second;
-            load_words<F>(group, j, first, second);
-            for (int t = 0; t < Tokens; t++) {
-                const std::int8_t* k = values + std::size_t(t) * x.columns + g * GROUP + 4 * j;
-                sum[t] = add_products<F>(sum[t], first, _mm256_set1_epi32(word_at(k)));
-                sum[t] = add_products<F>(sum[t], second, _mm256_set1_epi32(word_at(k + 16)));
-            }
-        }
-        const half* scales = scales_of<F>(block, g) + side * 8;
-        const __m256 scale = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)scales));
+FEWER_INLINE void add_group(const u8* group, int quarter, const Activations& x, int row, int g,
+                            __m256 (&out)[Tokens]) {
+    const u8* words = group + header_bytes(F) + quarter / 2 * half_bytes(F) + quarter % 2 * 32;
+    const std::int8_t* values = x.values + std::size_t(row) * x.columns + g * GROUP;
+    __m256i sum[Tokens];
+    for (auto& s : sum) s = _mm256_setzero_si256();
+    for (int j = 0; j < 4; j++) {
+        __m256i first, second;
+        load_words<F>(words, j, first, second);
         for (int t = 0; t < Tokens; t++) {
-            const std::size_t i = at + std::size_t(t) * x.groups + g;
-            const __m256 weight = _mm256_mul_ps(scale, _mm256_set1_ps(x.scale[i]));
-            if constexpr (F == Format::EIGHT_BIT) {
-                out[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[t]), weight, out[t]);
-            } else {
-                const __m256i wide = _mm256_madd_epi16(sum[t], _mm256_set1_epi16(1));
-                const __m256 minimum =
-                    _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(scales + BLOCK_ROWS)));
-                out[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(wide), weight, out[t]);
-                out[t] = _mm256_fmadd_ps(minimum, _mm256_set1_ps(x.scaled_sum[i]), out[t]);
-            }
+            const std::int8_t* k = values + std::size_t(t) * x.columns + 4 * j;
+            sum[t] = add_products<F>(sum[t], first, _mm256_set1_epi32(word_at(k)));
+            sum[t] = add_products<F>(sum[t], second, _mm256_set1_epi32(word_at(k + 16)));
+        }
+    }
+    const half* scales = reinterpret_cast<const half*>(group) + quarter * 8;
+    const __m256 scale = load_eight_halves(scales);
+    for (int t = 0; t < Tokens; t++) {
+        const std::size_t i = std::size_t(row + t) * x.groups + g;
+        const __m256 weight = _mm256_mul_ps(scale, _mm256_set1_ps(x.scale[i]));
+        if constexpr (F == Format::EIGHT_BIT) {
+            out[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[t]), weight, out[t]);
+        } else {
+            const __m256i wide = _mm256_madd_epi16(sum[t], _mm256_set1_epi16(1));
+            const __m256 minimum = load_eight_halves(scales + BLOCK_ROWS);
+            out[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(wide), weight, out[t]);
+            out[t] = _mm256_fmadd_ps(minimum, _mm256_set1_ps(x.scaled_sum[i]), out[t]);
         }
     }
 }
 
+// One block times rows [row, row + Tokens) of x.
 template <Format F, int Tokens>
 __attribute__((noinline)) void multiply(const Matrix& m, int block, const Activations& x, int row,
-                                        bool, Tile<Tokens>& out) {
-    for (int b = 0; b < 2; b++) {
-        __m256 low[Tokens], high[Tokens];
-        multiply_side<F, Tokens>(m, m.block(block + b), 0, x, row, low);
-        multiply_side<F, Tokens>(m, m.block(block + b), 1, x, row, high);
-        for (int t = 0; t < Tokens; t++) out.value[b][t] = {low[t], high[t]};
+                                        bool streaming, Tile<Tokens>& result) {
+    __m256 out[4][Tokens];
+    for (auto& quarter : out)
+        for (auto& v : quarter) v = _mm256_setzero_ps();
+    const u8* group = m.block(block);
+    for (int g = 0; g < m.groups; g++, group += group_bytes(F)) {
+        if (streaming) prefetch_group<F>(group);
+        for (int q = 0; q < 4; q++) add_group<F, Tokens>(group, q, x, row, g, out[q]);
     }
+    for (int b = 0; b < 2; b++)
+        for (int t = 0; t < Tokens; t++) result.value[b][t] = {out[2 * b][t], out[2 * b + 1][t]};
 }
 
 #endif

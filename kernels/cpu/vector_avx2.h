@@ -53,9 +53,8 @@ FEWER_INLINE Float16 scale_by_power_of_2(Float16 a, Float16 n) {
     return {scale_eight(a.low, n.low), scale_eight(a.high, n.high)};
 }
 
-FEWER_INLINE Float16 load_half(const half* p) {
-    return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)),
-            _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p + 8)))};
+FEWER_INLINE __m256 load_eight_halves(const half* p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));
 }
 
 FEWER_INLINE Float16 keep_below(Float16 a, int count, float other) {
