@@ -125,7 +125,7 @@ def _report(
             "seconds": round(took_s, 2),
         },
         "hardware": {
-            "processor": _processor(),
+            "processor": processor(),
             "cores": os.cpu_count(),
             "load_1min": round(os.getloadavg()[0], 2),
         },
@@ -140,7 +140,7 @@ def _milliseconds(times_s: list[float]) -> dict[str, float]:
     return {"median": round(middle_s * 1000, 1), "max": round(longest_s * 1000, 1)}
 
 
-def _processor() -> str:
+def processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.partition(": ")[2] for line in lines if line.startswith("model name"))

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.engine import processor
 from engine.text.tokenizer import Tokenizer
 from engine.weights.gguf import GgufFile
 from fewer import model_store
@@ -230,7 +231,7 @@ def report(running: list[Running], work: dict[str, Job], arguments: argparse.Nam
         "model": arguments.model,
         "threads": arguments.threads,
         "rounds": arguments.rounds,
-        "processor": _processor(),
+        "processor": processor(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -249,13 +250,6 @@ def report(running: list[Running], work: dict[str, Job], arguments: argparse.Nam
     folder = HERE / "results"
     folder.mkdir(exist_ok=True)
     (folder / "peers.json").write_text(json.dumps({"about": about, "rows": rows}, indent=2) + "\n")
-
-
-def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(": ")[2]
-    return platform.machine()
 
 
 def _say(line: str) -> None:

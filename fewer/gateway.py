@@ -15,13 +15,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     options.add_config(parser)
     options.add_model(parser)
     options.add_listening(parser)
-    parser.add_argument(
-        "--engine-port",
-        type=int,
-        default=options.DEFAULT_ENGINE_PORT,
-        metavar="PORT",
-        help="where the first gguf model's engine listens on this machine (default: %(default)s)",
-    )
+    options.add_engine_port(parser, "where the first gguf model's engine listens on this machine")
     options.add_supervised(parser)
 
 

@@ -42,6 +42,16 @@ def add_executor(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_engine_port(parser: argparse.ArgumentParser, meaning: str) -> None:
+    parser.add_argument(
+        "--engine-port",
+        type=int,
+        default=DEFAULT_ENGINE_PORT,
+        metavar="PORT",
+        help=f"{meaning} (default: %(default)s)",
+    )
+
+
 def add_listening(parser: argparse.ArgumentParser) -> None:
     """Where the gateway listens; what is not given is taken from the configuration."""
     parser.add_argument("--host", help="address to listen on (default: 127.0.0.1)")

@@ -32,13 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     options.add_config(parser)
     options.add_model(parser)
     options.add_listening(parser)
-    parser.add_argument(
-        "--engine-port",
-        type=int,
-        default=options.DEFAULT_ENGINE_PORT,
-        metavar="PORT",
-        help="first of the engines' ports, on this machine only (default: %(default)s)",
-    )
+    options.add_engine_port(parser, "first of the engines' ports, on this machine only")
     options.add_executor(parser)
 
 

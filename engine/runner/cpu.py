@@ -6,7 +6,6 @@ Activations are int8 in groups of 32 and the KV cache is bf16, so logits differ 
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from engine.protocol.errors import ModelFileError
 from engine.protocol.sampling import Sampling
 from engine.protocol.settings import EngineSettings
 from engine.runner.base import Batch, Executor, Float32, Int32, Sampled, SampleRow
+from engine.runner.cores import usable_cores
 from engine.runner.shape import cpu_shape
 from engine.weights.gguf import GgufFile
 from engine.weights.pack import GROUP_BYTES, packed
@@ -58,7 +58,7 @@ class CpuExecutor(Executor):
             options.layers, options.hidden, options.heads, options.kv_heads, options.head_dim,
             options.intermediate, options.vocab_size,
             max(settings.max_num_batched_tokens, settings.max_num_seqs), positions,
-            settings.threads or len(os.sched_getaffinity(0)), options.no_rope_interval,
+            settings.threads or usable_cores(), options.no_rope_interval,
             options.norm_epsilon, options.head_dim**-0.5,
         )  # fmt: skip
         try:

@@ -9,6 +9,7 @@ from engine.models.registry import ModelOptions
 from engine.protocol.errors import ModelFileError, SetupError
 from engine.protocol.settings import EngineSettings
 from engine.runner.base import Executor, ModelShape
+from engine.runner.cores import usable_cores
 from engine.runner.shape import cpu_refusal, cpu_shape, reference_shape
 from engine.weights.gguf import GgufFile
 from kernels.cpu.build import BuildError, library
@@ -71,10 +72,3 @@ def resolve(name: str, file: GgufFile, options: ModelOptions) -> str:
         refusal = str(error)
     _logger.warning("Taking the reference executor, which is slow: %s", refusal)
     return "reference"
-
-
-def usable_cores() -> int:
-    """Those this process may use, which in a container are fewer than the machine's."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

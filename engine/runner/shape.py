@@ -10,10 +10,10 @@ from engine.models.registry import ModelOptions
 from engine.runner.base import ModelShape
 from engine.weights.gguf import GgufFile
 from engine.weights.pack import GROUP, packed_type
+from kernels.cpu.binding import HEAD_DIMS
 
 _FLOAT32_BYTES = 4
 _BFLOAT16_BYTES = 2
-CPU_HEAD_DIMS = (64, 80, 96, 128)
 
 
 def reference_shape(options: ModelOptions) -> ModelShape:
@@ -39,9 +39,9 @@ def cpu_shape(file: GgufFile, options: ModelOptions) -> ModelShape:
 
 def cpu_refusal(file: GgufFile, options: ModelOptions) -> str | None:
     """Why the native step cannot hold this model, as a sentence; None where it can."""
-    if options.head_dim not in CPU_HEAD_DIMS:
+    if options.head_dim not in HEAD_DIMS:
         return (
-            f"{file.path}: the cpu executor takes heads of {', '.join(map(str, CPU_HEAD_DIMS))} "
+            f"{file.path}: the cpu executor takes heads of {', '.join(map(str, HEAD_DIMS))} "
             f"values, not {options.head_dim}."
         )
     for what, width in (("hidden", options.hidden), ("feed-forward", options.intermediate)):
