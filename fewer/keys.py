@@ -31,6 +31,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     create.add_argument(
         "--weight", type=float, default=1.0, help="share of the engine (default: %(default)s)"
     )
+    create.add_argument(
+        "--admin", action="store_true", help="it may read the ledger, which names every tenant"
+    )
     listing = actions.add_parser("list", help="show all keys; never their secrets")
     rotate = actions.add_parser("rotate", help="give a key a new secret; the old one ends now")
     revoke = actions.add_parser("revoke", help="refuse a key from now on")
@@ -72,7 +75,13 @@ def _create(arguments: argparse.Namespace, config: Config, store: KeyStore) -> N
         expires_s = store.clock() + arguments.expires.total_seconds()
     first = store.is_empty()
     _show_once(
-        store.create(arguments.tenant, routes=routes, weight=arguments.weight, expires_s=expires_s)
+        store.create(
+            arguments.tenant,
+            routes=routes,
+            weight=arguments.weight,
+            expires_s=expires_s,
+            admin=arguments.admin,
+        )
     )
     if first:
         print("This is the first key: from now on every request needs one.", file=sys.stderr)
@@ -118,8 +127,9 @@ def _list(store: KeyStore) -> None:
 
 def _cells(key: Key, state: str) -> list[str]:
     routes = "all" if key.routes is None else ",".join(key.routes)
+    tenant = f"{key.tenant} (admin)" if key.admin else key.tenant
     times = [_day(key.created_s), _day(key.expires_s), _day(key.last_used_s)]
-    return [key.id, key.tenant, routes, state, *times]
+    return [key.id, tenant, routes, state, *times]
 
 
 def _day(time_s: float | None) -> str:

@@ -24,6 +24,7 @@ class Tenant(msgspec.Struct, frozen=True):
     key_id:         public id of the key that was presented; empty without one
     allowed_routes: None means all
     weight:         share of the engine under load
+    admin:          may read what concerns every tenant
     """
 
     name: str
@@ -31,12 +32,13 @@ class Tenant(msgspec.Struct, frozen=True):
     key_id: str = ""
     allowed_routes: frozenset[str] | None = None
     weight: float = 1.0
+    admin: bool = False
 
     def __repr__(self) -> str:
         return f"Tenant({self.name!r}, key {self.key_id or 'none'})"
 
 
-OPEN = Tenant("open", "open")
+OPEN = Tenant("open", "open", admin=True)
 """Everybody, where no key was ever made. The gateway then listens on loopback only."""
 
 
@@ -111,7 +113,7 @@ class Tenants:
             raise Unauthenticated(_WRONG)
         key = stored.key
         routes = None if key.routes is None else frozenset(key.routes)
-        known = stored, Tenant(key.tenant, stored.salt, key.id, routes, key.weight)
+        known = stored, Tenant(key.tenant, stored.salt, key.id, routes, key.weight, key.admin)
         if len(self._found) >= MAX_REMEMBERED:
             self._found.clear()
         self._found[id] = known

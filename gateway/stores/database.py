@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,11 +34,13 @@ MIGRATIONS: tuple[str, ...] = (
         last_used_s REAL
     ) WITHOUT ROWID;
     """,
+    "ALTER TABLE keys ADD COLUMN admin INTEGER NOT NULL DEFAULT 0",
 )
-"""The script at place i makes version i + 1 of the schema. Never edit one that was released."""
+"""Of the file of keys. The script at place i makes version i + 1 of the schema. Never edit one that
+was released."""
 
 
-def connect(path: Path) -> sqlite3.Connection:
+def connect(path: Path, migrations: Sequence[str] = MIGRATIONS) -> sqlite3.Connection:
     """Open the file, making it and its folder when missing, with the newest schema.
 
     Only the user may read it (0600). Raises `Unavailable` when it cannot be opened, is no
@@ -55,7 +57,7 @@ def connect(path: Path) -> sqlite3.Connection:
             connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA foreign_keys = ON")
-            _migrate(connection, path)
+            _migrate(connection, path, migrations)
         except BaseException:
             connection.close()
             raise
@@ -99,21 +101,21 @@ def store_errors(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _migrate(connection: sqlite3.Connection, path: Path) -> None:
-    if _version(connection) == len(MIGRATIONS):
+def _migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[str]) -> None:
+    if _version(connection) == len(migrations):
         return
     with transaction(connection):
         # Read again under the lock: another process may just have done it.
         version = _version(connection)
-        if version > len(MIGRATIONS):
+        if version > len(migrations):
             raise Unavailable(
                 f"The store {path.name} has schema {version}, newer than the "
-                f"{len(MIGRATIONS)} of this version. Update Fewer."
+                f"{len(migrations)} of this version. Update Fewer."
             )
-        for script in MIGRATIONS[version:]:
+        for script in migrations[version:]:
             for statement in filter(str.strip, script.split(";")):
                 connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+        connection.execute(f"PRAGMA user_version = {len(migrations)}")
 
 
 def _version(connection: sqlite3.Connection) -> int:

@@ -32,7 +32,7 @@ LAST_USED_STEP_S = 300.0
 
 _COLUMNS = (
     "keys.id, keys.tenant, tenants.salt, keys.routes, keys.weight, keys.created_s, "
-    "keys.expires_s, keys.revoked_s, keys.last_used_s"
+    "keys.expires_s, keys.revoked_s, keys.last_used_s, keys.admin"
 )
 _SELECT = f"SELECT {_COLUMNS}, keys.secret_sha256 FROM keys JOIN tenants ON tenants.name = tenant"
 
@@ -46,6 +46,7 @@ class Key(msgspec.Struct, frozen=True):
     expires_s:   it is refused from then on; None means never
     revoked_s:   when it was revoked, if it was
     last_used_s: to about five minutes; None when never
+    admin:       it may read what concerns every tenant
     """
 
     id: str
@@ -56,6 +57,7 @@ class Key(msgspec.Struct, frozen=True):
     expires_s: float | None
     revoked_s: float | None
     last_used_s: float | None
+    admin: bool = False
 
     def state(self, now_s: float) -> str:
         """`active`, `expired` or `revoked`."""
@@ -116,6 +118,7 @@ class KeyStore:
         routes: Iterable[str] | None = None,
         weight: float = 1.0,
         expires_s: float | None = None,
+        admin: bool = False,
     ) -> NewKey:
         """A new key. The tenant, and with it its salt, comes into being with its first key.
 
@@ -132,8 +135,8 @@ class KeyStore:
                 (tenant, secrets.token_hex(SECRET_BYTES), now_s),
             )
             connection.execute(
-                "INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, ?, NULL, NULL)",
-                (id, tenant, _digest(secret), allowed, weight, now_s, expires_s),
+                "INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, ?, NULL, NULL, ?)",
+                (id, tenant, _digest(secret), allowed, weight, now_s, expires_s, admin),
             )
         self._own_changes += 1
         return NewKey(self._get(id).key, f"{PREFIX}-{id}-{secret}")
@@ -261,6 +264,6 @@ def _digest(secret: str) -> bytes:
 
 
 def _stored(row: tuple[Any, ...]) -> StoredKey:
-    id, tenant, salt, routes, *times, secret_sha256 = row
+    id, tenant, salt, routes, *times, admin, secret_sha256 = row
     allowed = None if routes is None else msgspec.json.decode(routes, type=tuple[str, ...])
-    return StoredKey(Key(id, tenant, allowed, *times), salt, secret_sha256)
+    return StoredKey(Key(id, tenant, allowed, *times, bool(admin)), salt, secret_sha256)

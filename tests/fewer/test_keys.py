@@ -160,3 +160,15 @@ def test_mistakes_are_one_line(
     assert message in shown.err
     assert shown.err.count("\n") == 1
     assert shown.out == ""
+
+
+def test_an_admin_key_is_made_and_shown_as_one(
+    config: Path, store: KeyStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = created(config, capsys, "--tenant", "acme")
+    admin = created(config, capsys, "--tenant", "acme", "--admin")
+    tenants = Tenants(store)
+    assert not tenants.authenticate(plain).admin
+    assert tenants.authenticate(admin).admin
+    keys(config, "list")
+    assert capsys.readouterr().out.count("acme (admin)") == 1

@@ -88,3 +88,14 @@ def test_an_unhurried_write_gives_way_but_hides_no_other_fault(tmp_path: Path) -
         other.execute("INSERT INTO nothing VALUES (1)")
     writer.close()
     other.close()
+
+
+def test_keys_of_an_older_version_are_no_admins(tmp_path: Path) -> None:
+    old = connect(tmp_path / "db", MIGRATIONS[:1])
+    with transaction(old):
+        old.execute("INSERT INTO tenants VALUES ('a', 'salt', 0)")
+        old.execute("INSERT INTO keys VALUES ('k', 'a', x'00', NULL, 1, 0, NULL, NULL, NULL)")
+    old.close()
+    new = connect(tmp_path / "db")
+    assert new.execute("SELECT id, admin FROM keys").fetchall() == [("k", 0)]
+    new.close()
