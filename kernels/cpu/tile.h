@@ -15,11 +15,11 @@ struct Tile {
 
 // Fetch ahead what will be read so many bytes later, in this block or a later one. Past the last
 // block that may lie outside the matrix: a prefetch never faults.
-constexpr int AHEAD_BYTES = 12 * 1024;
+constexpr int AHEAD_BYTES = 2 * 1024;
 template <Format F>
 FEWER_INLINE void prefetch_group(const u8* group) {
     for (int i = 0; i < group_bytes(F); i += 64)
-        _mm_prefetch(reinterpret_cast<const char*>(group) + AHEAD_BYTES + i, _MM_HINT_T0);
+        _mm_prefetch(reinterpret_cast<const char*>(group) + AHEAD_BYTES + i, _MM_HINT_T1);
 }
 
 // Four activations as one 32-bit word, for every lane to multiply with.
