@@ -12,7 +12,7 @@ help:
 	@echo "make test    every test, with the real model, real sockets and a real browser"
 	@echo "             ARGS='-k kv' passes options on to pytest"
 	@echo "make check   format, lint, types, import rules, file sizes"
-	@echo "make bench   measure a running stack: time to first token, tokens per second"
+	@echo "make bench   measure a stack of its own; ARGS='--url URL' measures one that runs"
 	@echo "make bench-peers  the same work on other engines, in environments of their own"
 	@echo "make setup   only make .venv and install everything into it"
 	@echo "make format  put every file into the house format"
@@ -32,7 +32,7 @@ format: .venv/dev.stamp
 	@$(BIN)/ruff format .
 
 bench: .venv/runtime.stamp
-	@$(BIN)/python benchmarks/engine.py $(ARGS)
+	@$(BIN)/python -m benchmarks.engine $(ARGS)
 
 bench-peers: .venv/dev.stamp
 	@$(BIN)/python -m benchmarks.peers $(ARGS)

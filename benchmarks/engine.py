@@ -1,167 +1,168 @@
-"""Measure a running stack through its gateway: first-token time, speed alone and of eight at once.
+"""Measure the whole stack, through its gateway, as a client sees it.
 
-    make serve            in one terminal
-    make bench            in another; ARGS='--url http://127.0.0.1:9000 --tokens 64'
+    make bench                                        the quick ones, on a stack of their own
+    make bench ARGS='--only replay interference'      any of them, by name
+    make bench ARGS='--url http://127.0.0.1:8080'     a stack that runs
 
-Prints one JSON object: what was asked, what was measured, on which hardware and with which
-versions, so that rows of different days can be told apart. Times are the client's own. Prompts
-differ in their first words, so that none finds another's prefix in the cache.
+Each measurement is a table; the whole is also written as JSON to benchmarks/results/, with
+hardware, versions, model, weights, lengths and threads. Answers are greedy and of exact length;
+prompts are token ids, so theirs is exact too. docs/performance.md says what each one is for.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
+import contextlib
 import os
-import platform
-import statistics
 import sys
-import time
-from dataclasses import dataclass
-from importlib.metadata import version
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
-VERSIONS = ("fewer", "torch", "numpy", "starlette", "uvicorn", "uvloop")
-PROMPT = "Write a long story about a lighthouse keeper and the sea."
+from benchmarks import interference, prefix, replay, streams, throughput
+from benchmarks.bench import Bench, Work, say
+from benchmarks.client import Client, Refused, connected
+from benchmarks.figures import Row
+from benchmarks.machine import about
+from benchmarks.processes import resident_mb, tree
+from benchmarks.prompts import Prompts
+from benchmarks.report import about_line, save, section
+from benchmarks.stack import Stack, StackError, serving
+from engine.protocol.errors import FewerError
+from engine.weights.gguf import GgufFile
+from fewer import model_store
+
+QUICK = ("single", "prefill", "batch", "shared-prefix", "latency", "crowded")
+WARM_UP_TOKENS = (64, 16)
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """One answer.
-
-    first_s, last_s: from the request to its first and to its last text
-    tokens:          as the gateway metered them
-    model:           which the gateway says has answered
-    """
-
-    first_s: float
-    last_s: float
-    tokens: int
-    model: str
-
-
-async def main() -> int:
+def main() -> int:
     arguments = _parser().parse_args()
-    headers = {"authorization": f"Bearer {arguments.key}"} if arguments.key else {}
-    timeout = aiohttp.ClientTimeout(total=600)
-    async with aiohttp.ClientSession(arguments.url, headers=headers, timeout=timeout) as session:
-        try:
-            await _ask(session, arguments, "warm-up")
-            alone = [await _ask(session, arguments, f"alone {i}") for i in range(arguments.repeats)]
-            began = time.perf_counter()
-            together = await asyncio.gather(
-                *(_ask(session, arguments, f"together {i}") for i in range(arguments.concurrency))
-            )
-            took_s = time.perf_counter() - began
-        except aiohttp.ClientConnectorError:
-            print(f"bench: nothing serves {arguments.url}: run `make serve`.", file=sys.stderr)
-            return 1
-        except (aiohttp.ClientError, ValueError) as error:
-            print(f"bench: {arguments.url} refused or broke off: {error}", file=sys.stderr)
-            return 1
-    print(json.dumps(_report(arguments, alone, together, took_s), indent=2))
+    works = _chosen(arguments)
+    try:
+        with _stack(arguments) as stack:
+            results = asyncio.run(_measure(arguments, works, stack))
+    except (StackError, FewerError, Refused, ValueError) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    except aiohttp.ClientError as error:
+        print(f"bench: {arguments.url} is not there or broke off: {error}", file=sys.stderr)
+        return 1
+    _report(arguments, works, results)
     return 0
 
 
-async def _ask(session: aiohttp.ClientSession, arguments: argparse.Namespace, name: str) -> Timing:
-    body = {
-        "messages": [{"role": "user", "content": f"({name}, {time.time_ns()}) {PROMPT}"}],
-        "max_tokens": arguments.tokens,
-        "temperature": 0,
-        "ignore_eos": True,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    if arguments.route:
-        body["model"] = arguments.route
-    began = time.perf_counter()
-    first_s = last_s = 0.0
-    tokens = 0
-    async with session.post("/v1/chat/completions", json=body) as response:
-        model = response.headers.get("x-fewer-model", "unknown")
-        if response.status != 200:
-            raise ValueError(_reason(await response.text()))
-        async for line in response.content:
-            if not line.startswith(b"data: {"):
-                continue
-            chunk = json.loads(line[6:])
-            if "error" in chunk:
-                raise ValueError(chunk["error"]["message"])
-            if any(choice["delta"].get("content") for choice in chunk["choices"]):
-                last_s = time.perf_counter() - began
-                first_s = first_s or last_s
-            if usage := chunk.get("usage"):
-                tokens = usage["completion_tokens"]
-    return Timing(first_s, last_s, tokens, model)
+@contextlib.contextmanager
+def _stack(arguments: argparse.Namespace) -> Iterator[Stack | None]:
+    """A stack of our own, unless one that runs has been named."""
+    if arguments.url:
+        yield None
+        return
+    say("starting a stack")
+    with serving(arguments.model, arguments.threads) as stack:
+        arguments.url = stack.url
+        yield stack
 
 
-def _reason(body: str) -> str:
-    """The message of an error in OpenAI's shape; else the body's beginning."""
-    try:
-        return str(json.loads(body)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return body[:200]
-
-
-def _report(
-    arguments: argparse.Namespace, alone: list[Timing], together: list[Timing], took_s: float
+async def _measure(
+    arguments: argparse.Namespace, works: list[Work], stack: Stack | None
 ) -> dict[str, Any]:
-    speeds = [(t.tokens - 1) / (t.last_s - t.first_s) for t in alone]
-    asked = ("url", "tokens", "repeats", "concurrency")
+    model = model_store.resolve(arguments.model)
+    prompts = Prompts.of_model(model)
+    async with connected(arguments.url, key=arguments.key, model=arguments.route) as client:
+        bench = Bench(client, prompts, arguments.repeats, arguments.seconds)
+        served = await _warm_up(client, prompts)
+        before = _footprint(stack)
+        tables = {work.name: await work.measure(bench) for work in works}
+    if stack is not None:
+        tables["footprint"] = [
+            {"when": "after one short answer", **before},
+            {"when": "after all of this", **_footprint(stack)},
+        ]
     return {
-        "asked": {name: getattr(arguments, name) for name in asked} | {"prompt": PROMPT},
-        "model": alone[0].model,
-        "alone": {
-            "first_token_ms": _milliseconds([t.first_s for t in alone]),
-            "tokens_per_s": round(statistics.median(speeds), 2),
-        },
-        "together": {
-            "first_token_ms": _milliseconds([t.first_s for t in together]),
-            "output_tokens_per_s": round(sum(t.tokens for t in together) / took_s, 2),
-            "seconds": round(took_s, 2),
-        },
-        "hardware": {
-            "processor": processor(),
-            "cores": os.cpu_count(),
-            "load_1min": round(os.getloadavg()[0], 2),
-        },
-        "python": platform.python_version(),
-        "versions": {name: version(name) for name in VERSIONS},
-        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "about": {
+            "model": served,
+            "weights": _weights(model),
+            "threads": arguments.threads or "auto",
+        }
+        | {"repeats": arguments.repeats, "seconds": arguments.seconds}
+        | about(),
+        "tables": tables,
     }
 
 
-def _milliseconds(times_s: list[float]) -> dict[str, float]:
-    middle_s, longest_s = statistics.median(times_s), max(times_s)
-    return {"median": round(middle_s * 1000, 1), "max": round(longest_s * 1000, 1)}
+async def _warm_up(client: Client, prompts: Prompts) -> str:
+    prompt_tokens, output_tokens = WARM_UP_TOKENS
+    return (await client.ask(prompts.draw(prompt_tokens), output_tokens)).model
 
 
-def processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(": ")[2] for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+def _weights(model: Path) -> str:
+    """How most of the model's bytes are kept: Q4_1, for one."""
+    sizes: dict[str, int] = {}
+    for info in GgufFile.open(model).tensors.values():
+        name = info.type.name
+        sizes[name] = sizes.get(name, 0) + info.size_bytes
+    return max(sizes, key=lambda name: sizes[name])
+
+
+def _footprint(stack: Stack | None) -> Row:
+    """Resident memory of the stack's processes, by what they are."""
+    if stack is None:
+        return {}
+    row: Row = {"ready_s": round(stack.ready_s, 2)}
+    for pid in tree(stack.pid):
+        words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        for name in ("engine", "gateway"):
+            if name in words:
+                row[f"{name}_mb"] = resident_mb(pid)
+    return row
+
+
+def _report(arguments: argparse.Namespace, works: list[Work], results: dict[str, Any]) -> None:
+    meanings = {work.name: work.meaning for work in works}
+    meanings["footprint"] = "resident memory, KV blocks that have been in use included"
+    print(f"\n{about_line(results['about'])}\n")
+    for name, rows in results["tables"].items():
+        print(section(name, meanings[name], rows))
+    print(f"Written to {save(arguments.name, results)}")
+
+
+def _works(arguments: argparse.Namespace) -> dict[str, Work]:
+    works = [*throughput.WORKS, *prefix.WORKS, *streams.WORKS, *interference.WORKS]
+    works += replay.works(arguments.trace, arguments.speed)
+    return {work.name: work for work in works}
+
+
+def _chosen(arguments: argparse.Namespace) -> list[Work]:
+    works = _works(arguments)
+    return [works[name] for name in arguments.only or QUICK]
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--url", default="http://127.0.0.1:8080")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.engine", description=(__doc__ or "").partition("\n")[0]
+    )
+    names = [*QUICK, "interference", "replay"]
+    parser.add_argument("--only", nargs="+", choices=names, help=f"default: {' '.join(QUICK)}")
+    parser.add_argument("--url", default="", help="of a stack that runs; default: one is started")
     parser.add_argument(
         "--key",
         default=os.environ.get("FEWER_API_KEY", ""),
         help="client key, where the gateway wants one (default: $FEWER_API_KEY)",
     )
-    parser.add_argument("--route", help="default: the gateway's choice")
-    parser.add_argument("--tokens", type=int, default=64, help="of each answer")
-    parser.add_argument("--repeats", type=int, default=3, help="of the stream alone")
-    parser.add_argument("--concurrency", type=int, default=8)
+    parser.add_argument("--route", default="", help="default: the gateway's choice")
+    parser.add_argument("--model", default="smollm2-135m", help="name or GGUF file")
+    parser.add_argument("--threads", type=int, default=0, help="of the engine; 0 is one per core")
+    parser.add_argument("--repeats", type=int, default=5, help="of short measurements")
+    parser.add_argument("--seconds", type=float, default=20, help="of each phase of a load")
+    parser.add_argument("--trace", type=Path, help="arrivals in Azure's format, for replay")
+    parser.add_argument("--speed", type=float, default=1.0, help="at which a trace is played")
+    parser.add_argument("--name", default="engine", help="of the JSON file in benchmarks/results")
     return parser
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main()))
+    sys.exit(main())

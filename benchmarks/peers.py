@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.engine import processor
+from benchmarks.machine import processor
 from engine.text.tokenizer import Tokenizer
 from engine.weights.gguf import GgufFile
 from fewer import model_store

@@ -57,6 +57,11 @@ _NAMES = {
 }  # fmt: skip
 
 
+_BYTE_LEVEL = {
+    "type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True
+}  # fmt: skip
+
+
 def to_hugging_face(source: GgufFile, target: Path) -> None:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -89,9 +94,8 @@ def to_hugging_face(source: GgufFile, target: Path) -> None:
     tokens = source.metadata["tokenizer.ggml.tokens"]
     bpe = {
         "version": "1.0", "added_tokens": [], "normalizer": None,
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
-        "decoder": {"type": "ByteLevel"}, "post_processor": None, "truncation": None,
-        "padding": None,
+        "pre_tokenizer": _BYTE_LEVEL, "decoder": _BYTE_LEVEL, "post_processor": None,
+        "truncation": None, "padding": None,
         "model": {"type": "BPE", "vocab": {text: id for id, text in enumerate(tokens)},
                   "merges": source.metadata["tokenizer.ggml.merges"]},
     }  # fmt: skip

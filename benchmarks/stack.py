@@ -1,0 +1,91 @@
+"""A `fewer serve` of our own: the repository's configuration, free ports, a state of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fewer import ports
+from fewer.health import is_ready
+
+CONFIG = Path(__file__).parents[1] / "fewer.yaml"
+HOST = "127.0.0.1"
+READY_DEADLINE_S = 120.0
+STOP_DEADLINE_S = 60.0
+POLL_S = 0.02
+LOG_TAIL_BYTES = 2_000
+
+
+class StackError(Exception):
+    """The stack did not come up; the message ends with what it last said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """url: the gateway's; pid: of `fewer serve`; ready_s: from its start until it could answer"""
+
+    url: str
+    pid: int
+    ready_s: float
+
+
+@contextmanager
+def serving(
+    model: str = "", threads: int = 0, engine: Mapping[str, Any] | None = None
+) -> Iterator[Stack]:
+    """A stack with default policies, ended when the block is left.
+
+    model:   a name of `fewer models` or a GGUF file in place of the configuration's
+    threads: of the engine; 0 leaves the configuration's
+    engine:  further settings under `engine`
+    """
+    with tempfile.TemporaryDirectory(prefix="fewer-bench-") as folder:
+        config, log = Path(folder) / "fewer.yaml", Path(folder) / "log"
+        settings = dict(engine or {}) | ({"threads": threads} if threads else {})
+        config.write_text(_configuration(settings))
+        port = ports.claim(HOST, 0, "--port")
+        command = [sys.executable, "-m", "fewer", "serve", "--config", str(config)]
+        command += ["--port", str(port), "--engine-port", "0"]
+        command += ["--model", model] if model else []
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=os.environ | {"XDG_STATE_HOME": folder},
+            )
+        try:
+            yield _until_ready(process, f"http://{HOST}:{port}", log)
+        finally:
+            process.terminate()
+            process.wait(STOP_DEADLINE_S)
+
+
+def _configuration(engine: Mapping[str, Any]) -> str:
+    """The repository's own file, with other settings of the engine and a store of its own."""
+    config = yaml.safe_load(CONFIG.read_text())
+    config["store"] = "sqlite:keys.sqlite3"
+    config["engine"] = {**config.get("engine", {}), **engine}
+    text: str = yaml.safe_dump(config)
+    return text
+
+
+def _until_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> Stack:
+    began = time.monotonic()
+    while not is_ready(url):
+        if process.poll() is not None or time.monotonic() - began > READY_DEADLINE_S:
+            said = log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+            raise StackError(f"fewer serve did not come up:\n{said}")
+        time.sleep(POLL_S)
+    return Stack(url, process.pid, time.monotonic() - began)
