@@ -7,26 +7,18 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-import msgspec
-
 from engine.protocol.errors import Cancelled, FewerError, UpstreamFailed
 from engine.protocol.frames import Event, Failed, StreamEvent
 from gateway.backends.base import Stream, is_terminal
 from gateway.errors import of_failed
 from gateway.estimate import prompt_tokens
-from gateway.telemetry.metrics import Meter, Metrics
+from gateway.ledger.account import Account
+from gateway.telemetry.metrics import Meter, Metrics, Timing
+from gateway.verdict import Verdict
 from gateway.visit import Visit
-from policies.base import Policy, Transformer
+from policies.base import Transformer
 from policies.context import Context, Outcome
-from policies.decision import Decision
 from policies.request import Request
-
-
-class Verdict(msgspec.Struct, frozen=True):
-    """A policy and what it decided."""
-
-    policy: Policy
-    decision: Decision
 
 
 class Answer:
@@ -46,6 +38,7 @@ class Answer:
         verdicts: list[Verdict],
         context: Context,
         metrics: Metrics,
+        account: Account,
     ) -> None:
         self.request = request
         self._route = route
@@ -53,6 +46,7 @@ class Answer:
         self._verdicts = verdicts
         self._context = context
         self._metrics = metrics
+        self._account = account
         self._meter: Meter | None = None
         self._transformers = _transformers(request, verdicts, context)
         self._ended = False
@@ -60,15 +54,7 @@ class Answer:
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
         """What the client is told about the way its request went."""
-        decisions = [
-            {
-                "policy": verdict.policy.name,
-                "mode": verdict.policy.mode,
-                "action": verdict.decision.action,
-                "reason": verdict.decision.reason,
-            }
-            for verdict in self._verdicts
-        ]
+        decisions = [_told(verdict) for verdict in self._verdicts]
         told = {"x-fewer-route": self._route, "x-fewer-model": self._visit.model}
         told["x-fewer-decisions"] = json.dumps(decisions, separators=(",", ":"))
         return [(name.encode(), value.encode()) for name, value in told.items() if value]
@@ -87,6 +73,7 @@ class Answer:
         return self._transformed(events) if self._transformers else events
 
     async def __aenter__(self) -> Self:
+        self._account.open()
         return self
 
     async def __aexit__(
@@ -120,19 +107,32 @@ class Answer:
         return events
 
     def settle(self, error: BaseException | None) -> None:
-        """Meter, tell the policies, and leave the numbers for the access log."""
-        visit = self._visit
+        """Meter, tell the policies, book it, and leave the numbers for the access log."""
+        visit, timing = self._visit, Timing()
         if self._meter is not None:
             visit.spent = self._meter.settle(partial(prompt_tokens, self.request))
+            timing = self._meter.timing
         code = visit.error
         if isinstance(error, FewerError):
             code = error.code
         elif not self._ended:
             code = code or Cancelled.code
         for verdict in self._verdicts:
-            verdict.policy.settled(self._context, Outcome(code, visit.spent.completion_tokens))
+            outcome = Outcome(code, visit.spent.completion_tokens, timing.cut, verdict.arm)
+            verdict.policy.settled(self._context, outcome)
+        self._account.close(self.request, self._verdicts, timing, code)
+
+
+def _told(verdict: Verdict) -> dict[str, str]:
+    told = {
+        "policy": verdict.policy.name,
+        "mode": verdict.mode,
+        "action": verdict.decision.action,
+        "reason": verdict.decision.reason,
+    }
+    return told | {"arm": verdict.arm} if verdict.arm else told
 
 
 def _transformers(request: Request, verdicts: list[Verdict], context: Context) -> list[Transformer]:
-    made = (v.policy.transformer(request, context) for v in verdicts if v.policy.mode == "active")
+    made = (v.policy.transformer(request, context) for v in verdicts if v.obeyed)
     return [transformer for transformer in made if transformer is not None]

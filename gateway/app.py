@@ -21,8 +21,10 @@ from gateway.faces.embeddings import EmbeddingsFace
 from gateway.faces.endpoint import Methods, NothingHere
 from gateway.faces.generation import Format, GenerationFace
 from gateway.faces.health import HealthFace, MetricsFace
+from gateway.faces.ledger import LedgerFace
 from gateway.faces.models import ModelsFace
 from gateway.garbage import collecting_when_idle
+from gateway.ledger.ledger import Ledger
 from gateway.middleware.access_log import AccessLogMiddleware
 from gateway.middleware.errors import ErrorMiddleware
 from gateway.middleware.guard import GuardMiddleware
@@ -33,6 +35,7 @@ from gateway.reload import Live, following
 from gateway.routes import Routes
 from gateway.serving import Serving
 from gateway.stores.keys import KeyStore
+from gateway.stores.ledger import LedgerStore, beside
 from gateway.telemetry.metrics import Metrics
 from gateway.tenants import Tenants
 
@@ -50,6 +53,7 @@ def build(
     backends: Mapping[str, Backend] | None = None,
     *,
     tenants: Tenants | None = None,
+    ledger: LedgerStore | None = None,
     engine_port: int = 8090,
     engine_token: str = "",
     tune_garbage: bool = False,
@@ -59,6 +63,7 @@ def build(
 
     backends:     by model name; made from the configuration unless given
     tenants:      who may come in; by the keys of `config.store` unless given
+    ledger:       where requests are booked; a file beside `config.store` unless given
     tune_garbage: the process is ours alone, so its garbage collector is run when nobody waits
     live:         where `config` came from, to be followed; without it nothing changes
     """
@@ -68,23 +73,28 @@ def build(
         pool = Backends(backends)
     if tenants is None:
         tenants = Tenants(KeyStore(config.store))
-    return Gateway(config, pool, tenants, tune_garbage=tune_garbage, live=live)
+    if ledger is None:
+        ledger = LedgerStore(beside(config.store))
+    return Gateway(config, pool, tenants, ledger, tune_garbage=tune_garbage, live=live)
 
 
 class Gateway:
-    """The ASGI application. Metrics, keys, pages and the drain outlast every configuration."""
+    """The ASGI application. Metrics, keys, ledger, pages and the drain outlast every
+    configuration."""
 
     def __init__(
         self,
         config: Config,
         backends: Backends,
         tenants: Tenants,
+        ledger: LedgerStore,
         *,
         tune_garbage: bool = False,
         live: Live | None = None,
     ) -> None:
         self._metrics, self._drain = Metrics(), Drain(config.server.drain_s)
         self._tenants = tenants
+        self._ledger = Ledger(ledger, self._metrics)
         self._pages = pages.routes()
         self._tune_garbage = tune_garbage
         self._live = live
@@ -110,7 +120,8 @@ class Gateway:
     def _table(self, config: Config, backends: Mapping[str, Backend]) -> list[Route]:
         """Every page there is. Bodies are read and limited where a page takes one."""
         routes, metrics, drain = Routes(config), self._metrics, self._drain
-        pipeline = Pipeline(config, routes, backends, metrics)
+        self._ledger.keep(config.ledger)
+        pipeline = Pipeline(config, routes, backends, metrics, ledger=self._ledger)
         models = ModelsFace(config, routes)
         health = HealthFace(routes, backends, drain)
 
@@ -126,6 +137,7 @@ class Gateway:
             Route("/v1/embeddings", post(EmbeddingsFace(config, pipeline, drain, metrics))),
             Route("/v1/models", Methods(GET=models.all)),
             Route("/v1/models/{name:path}", Methods(GET=models.one)),
+            Route("/v1/ledger", Methods(GET=LedgerFace(self._ledger))),
             Route(LIVE, Methods(GET=health.live)),
             Route(READY, Methods(GET=health.ready)),
             Route("/metrics", Methods(GET=MetricsFace(metrics))),
@@ -136,6 +148,7 @@ class Gateway:
     async def _running(self, app: object) -> AsyncIterator[dict[str, Any]]:
         """From the start of the server to its end, which ends all that still runs."""
         async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._ledger.running())
             stack.push_async_callback(self._serving.aclose)
             stack.callback(self._drain.cut)
             if self._live is not None:

@@ -21,6 +21,7 @@ from gateway.config_file import Document, decode, read, suggestion
 from gateway.config_sections import (
     BudgetConfig,
     Config,
+    LedgerConfig,
     ModelConfig,
     Price,
     RouteConfig,
@@ -33,6 +34,7 @@ from gateway.config_sections import (
 __all__ = [
     "BudgetConfig",
     "Config",
+    "LedgerConfig",
     "ModelConfig",
     "Price",
     "RouteConfig",

@@ -19,6 +19,7 @@ from policies.base import Mode
 Count = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0)]
 Dollars = Annotated[float, Meta(ge=0)]
+Share = Annotated[float, Meta(ge=0, le=1)]
 KeepAlive = Literal["comment", "chunk", "off"]
 
 
@@ -156,10 +157,24 @@ class BudgetConfig(_Section, frozen=True):
 
     max_tokens: over all choices together; fills a missing limit and clamps a larger one
     mode:       `shadow` only reports what it would have done
+    holdout:    share of the conversations that it leaves alone, so that its effect can be known;
+                the cap holds for them too
     """
 
     max_tokens: Count
     mode: Mode = "active"
+    holdout: Share = 0.05
+
+
+class LedgerConfig(_Section, frozen=True):
+    """What is kept of each request, without a word of it.
+
+    retention_days: how long
+    max_rows:       requests, and conversations of a holdout, that are kept at most
+    """
+
+    retention_days: Count = 90
+    max_rows: Count = 1_000_000
 
 
 class RouteConfig(_Section, frozen=True):
@@ -180,13 +195,15 @@ class RouteConfig(_Section, frozen=True):
 class Config(_Section, frozen=True):
     """The whole of `fewer.yaml`.
 
-    store:         file of what must last (keys); spelled `sqlite` or `sqlite:PATH`
+    store:         file of what must last (keys); spelled `sqlite` or `sqlite:PATH`. The ledger is
+                   a file of its own beside it
     aliases:       other names for routes and models
     default_route: for requests that name no model; the only route, if there is one
     """
 
     server: ServerConfig = ServerConfig()
     store: Path = msgspec.field(default_factory=lambda: default_store(os.environ))
+    ledger: LedgerConfig = LedgerConfig()
     engine: EngineSettings = EngineSettings()
     models: dict[str, ModelConfig] = {}
     aliases: dict[str, str] = {}

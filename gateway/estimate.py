@@ -22,8 +22,8 @@ def prompt_tokens(request: Request) -> int:
 
 def conversation_tokens(request: Request) -> int:
     """Of its messages and tools."""
-    tools = _json_tokens(request.tools) if request.tools else 0
-    return tools + sum(map(_message_tokens, request.messages))
+    tools = json_tokens(request.tools) if request.tools else 0
+    return tools + sum(map(message_tokens, request.messages))
 
 
 def input_tokens(value: str | list[Any]) -> int:
@@ -33,11 +33,12 @@ def input_tokens(value: str | list[Any]) -> int:
     return sum(input_tokens(item) if isinstance(item, str | list) else 1 for item in value)
 
 
-def _message_tokens(message: dict[str, Any]) -> int:
+def message_tokens(message: dict[str, Any]) -> int:
+    """Of one message, its tool calls included."""
     calls = message.get("tool_calls")
     content = message.get("content") or ()
     parts = input_tokens(content) if isinstance(content, str) else sum(map(_part_tokens, content))
-    return parts + (_json_tokens(calls) if calls else 0)
+    return parts + (json_tokens(calls) if calls else 0)
 
 
 def _part_tokens(part: dict[str, Any]) -> int:
@@ -46,7 +47,8 @@ def _part_tokens(part: dict[str, Any]) -> int:
     return input_tokens(text) if isinstance(text, str) else IMAGE_TOKENS
 
 
-def _json_tokens(value: Any) -> int:
+def json_tokens(value: Any) -> int:
+    """Of what a template writes out as JSON."""
     return _tokens(len(orjson.dumps(value)))
 
 

@@ -10,19 +10,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from engine.protocol.errors import InvalidRequest
-from gateway.answer import Answer, Verdict
+from gateway.answer import Answer
 from gateway.attempts import Attempts
 from gateway.backends.base import Backend, Call, Stream
 from gateway.candidates import fitting
 from gateway.config import Config, RouteConfig
+from gateway.ledger.account import Account
+from gateway.ledger.ledger import Ledger
 from gateway.policy_answer import AnsweredStream
 from gateway.routes import Route, Routes
 from gateway.sampling import SamplingDefaults
+from gateway.stores.ledger import Experiment, LedgerStore
 from gateway.telemetry.metrics import Metrics
+from gateway.verdict import Verdict
 from gateway.visit import Visit
 from policies.base import Policy
 from policies.budget import BudgetPolicy
 from policies.context import Context
+from policies.holdout import arm_of, conversation_of, epoch_of
 from policies.request import Request
 
 
@@ -36,12 +41,16 @@ class Pipeline:
         backends: Mapping[str, Backend],
         metrics: Metrics,
         policies: Mapping[str, list[Policy]] | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
-        """policies: by route; built from the configuration unless given."""
+        """policies: by route; built from the configuration unless given.
+        ledger:   outlasts the pipeline; one that is written nowhere unless given
+        """
         self._config = config
         self._routes = routes
         self._backends = dict(backends)
         self._metrics = metrics
+        self._ledger = ledger or Ledger(LedgerStore(None), metrics)
         self._policies = policies or {
             name: policies_of(route.config) for name, route in routes.by_name.items()
         }
@@ -60,11 +69,14 @@ class Pipeline:
         Raises a `FewerError` when nobody will answer.
         """
         tenant = visit.known_tenant
-        context = Context(route.name, tenant.name)
+        conversation = conversation_of(request) if self._policies.get(route.name) else ""
+        context = Context(route.name, tenant.name, conversation)
         defaults = SamplingDefaults(self._config, route, request)
         request, verdicts = self._decide(defaults.fill(request), context)
-        answer = Answer(request, route.name, visit, verdicts, context, self._metrics)
+        account = Account(self._ledger, self._config.models, visit, context)
+        answer = Answer(request, route.name, visit, verdicts, context, self._metrics, account)
         try:
+            _check(verdicts)
             answer.stream = await self._start(
                 request, route, defaults, verdicts, visit, traceparent
             )
@@ -77,22 +89,36 @@ class Pipeline:
         return self._backends[name]
 
     def _decide(self, request: Request, context: Context) -> tuple[Request, list[Verdict]]:
-        """Ask the route's policies in order. An answer ends the asking; a refusal raises."""
+        """Ask the route's policies in order. An answer or a refusal ends the asking."""
         verdicts: list[Verdict] = []
         for policy in self._policies.get(context.route, ()):
-            decision = policy.decide(request, context)
-            verdicts.append(Verdict(policy, decision))
+            verdict = self._verdict(policy, request, context)
+            verdicts.append(verdict)
             self._metrics.decisions.labels(
-                context.route, policy.name, policy.mode, decision.action
+                context.route, policy.name, verdict.mode, verdict.decision.action
             ).inc()
-            if policy.mode != "active":
+            if (applied := verdict.applied) is None:
                 continue
-            if decision.action == "refuse":
-                raise InvalidRequest(decision.reason, param=decision.param, code="policy_denied")
-            if decision.action == "answer":
+            if applied.action in ("refuse", "answer"):
                 break
-            request = decision.request or request
+            request = applied.request or request
         return request, verdicts
+
+    def _verdict(self, policy: Policy, request: Request, context: Context) -> Verdict:
+        """Ask one policy, and settle what holds of what it says."""
+        decision = policy.decide(request, context)
+        mode, epoch = policy.mode, policy.epoch
+        if mode == "active" and self._ledger.is_harmful(
+            Experiment(context.route, policy.name, epoch)
+        ):
+            mode = "shadow"
+        if mode != "active":
+            return Verdict(policy, decision, request, mode)
+        if not policy.holdout:
+            return Verdict(policy, decision, request, mode, None, decision)
+        arm = arm_of(policy.name, epoch, context.tenant, context.conversation, policy.holdout)
+        applied = decision if arm == "treated" else policy.control(request, context)
+        return Verdict(policy, decision, request, mode, arm, applied)
 
     async def _start(
         self,
@@ -104,8 +130,8 @@ class Pipeline:
         traceparent: str | None,
     ) -> Stream:
         for verdict in verdicts:
-            if verdict.policy.mode == "active" and verdict.decision.action == "answer":
-                return AnsweredStream(visit.call_id, request, verdict.decision.text)
+            if verdict.applied is not None and verdict.applied.action == "answer":
+                return AnsweredStream(visit.call_id, request, verdict.applied.text)
         tenant = visit.known_tenant
         call = Call(
             id=visit.call_id,
@@ -128,4 +154,13 @@ def policies_of(route: RouteConfig) -> list[Policy]:
     """A route's policies in the order in which they are asked: output first."""
     if route.budget is None or route.budget.mode == "disabled":
         return []
-    return [BudgetPolicy(route.budget.max_tokens, route.budget.mode)]
+    budget = BudgetPolicy(route.budget.max_tokens, route.budget.mode)
+    budget.holdout, budget.epoch = route.budget.holdout, epoch_of(route.budget)
+    return [budget]
+
+
+def _check(verdicts: list[Verdict]) -> None:
+    """Raises what the last policy that was asked refused."""
+    applied = verdicts[-1].applied if verdicts else None
+    if applied is not None and applied.action == "refuse":
+        raise InvalidRequest(applied.reason, param=applied.param, code="policy_denied")

@@ -27,14 +27,29 @@ class Transformer(Protocol):
 
 
 class Policy(ABC):
-    """A decision about each request. One instance serves all requests of a route."""
+    """A decision about each request. One instance serves all requests of a route.
+
+    holdout: share of the conversations in whose control arm an active policy is not obeyed:
+             it is asked and reported, `control` holds in its place, and nothing of the request
+             or its answer is read from, joined to, or kept for others
+    epoch:   names its settings (`policies.holdout.epoch_of`)
+    """
 
     name: str
     mode: Mode
+    holdout: float = 0.0
+    epoch: str = ""
 
     @abstractmethod
     def decide(self, request: Request, context: Context) -> Decision:
         """Pure: the same request and context give the same decision. Never raises."""
+
+    def control(self, request: Request, context: Context) -> Decision | None:
+        """What holds in the control arm in place of `decide`; pure, and never raises.
+
+        None, as for most, changes nothing. A limit that protects the service holds in both arms.
+        """
+        return None
 
     def transformer(self, request: Request, context: Context) -> Transformer | None:
         """For the answer to `request`, as it is after all policies. None leaves it alone."""

@@ -59,6 +59,10 @@ class BudgetPolicy(Policy):
             return keep(f"within {self.max_tokens}", tokens)
         return rewrite(rewritten, _reason(request, wanted, plan), tokens)
 
+    def control(self, request: Request, context: Context) -> Decision:
+        """The cap holds in both arms: a holdout must not be a way around it."""
+        return self.decide(request, context)
+
     def _plan(self, n: int, made: int, prompts: int, wanted: int | None) -> _Plan:
         made = min(made, self.max_tokens // prompts)
         share = self.max_tokens // (made * prompts)

@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import msgspec
 
+from policies.holdout import Arm
+
 
 class Context(msgspec.Struct, frozen=True):
     """Everything here can be had again later: a decision is repeatable from request and context.
 
-    route:  the route that the request matched
-    tenant: whose request it is; empty where no keys are configured
+    route:        the route that the request matched
+    tenant:       whose request it is; empty where no keys are configured
+    conversation: which one it belongs to (`policies.holdout.conversation_of`); other tenants may
+                  have one of the same name
     """
 
     route: str
     tenant: str = ""
+    conversation: str = ""
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How a request that a policy let through ended.
+    """How a request that a policy was asked about ended.
 
     error:             the error's code; None for a complete answer
     completion_tokens: what was produced, all choices together
+    cut:               a choice ended at its limit: it would have been longer
+    arm:               where the policy's holdout put the conversation; None without a holdout
     """
 
     error: str | None
     completion_tokens: int
+    cut: bool = False
+    arm: Arm | None = None

@@ -64,6 +64,14 @@ def connect(path: Path, migrations: Sequence[str] = MIGRATIONS) -> sqlite3.Conne
         return connection
 
 
+def connect_in_memory(migrations: Sequence[str] = MIGRATIONS) -> sqlite3.Connection:
+    """As `connect`, but for this process alone, and lost with it."""
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA foreign_keys = ON")
+    _migrate(connection, Path(":memory:"), migrations)
+    return connection
+
+
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
     """Commit what is done inside, all or nothing. Takes the write lock at once."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from engine.protocol.errors import InvalidRequest, NotFound, Unavailable
 from gateway.stores.database import connect, store_errors, transaction, unhurried
@@ -266,4 +267,5 @@ def _digest(secret: str) -> bytes:
 def _stored(row: tuple[Any, ...]) -> StoredKey:
     id, tenant, salt, routes, *times, admin, secret_sha256 = row
     allowed = None if routes is None else msgspec.json.decode(routes, type=tuple[str, ...])
-    return StoredKey(Key(id, tenant, allowed, *times, bool(admin)), salt, secret_sha256)
+    key = replace(Key(id, tenant, allowed, *times), admin=bool(admin))
+    return StoredKey(key, salt, secret_sha256)

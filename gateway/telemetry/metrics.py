@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 
 import msgspec
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from engine.protocol.frames import Accepted, Event, StreamEvent, Usage
+from engine.protocol.frames import Accepted, Event, Started, StreamEvent, Usage
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
@@ -37,6 +37,22 @@ class Spent(msgspec.Struct, frozen=True):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     estimated: bool = False
+
+
+class Timing(msgspec.Struct, frozen=True):
+    """How one answer came.
+
+    first_token_s: arrival to first output; None when there was none
+    per_token_s:   between first and last output, for each token after the first
+    queue_ms:      in the engine's queue; None when the backend has not said
+    cut:           a choice ended at its limit
+    """
+
+    first_token_s: float | None = None
+    per_token_s: float | None = None
+    queue_ms: float | None = None
+    cached_tokens: int = 0
+    cut: bool = False
 
 
 class Metrics:
@@ -69,6 +85,28 @@ class Metrics:
         )
         self.decisions = self._counter(
             "policy_decisions", "What policies decided.", "route", "policy", "mode", "action"
+        )
+        self.arms = self._counter(
+            "holdout_requests", "Requests by arm of a policy's holdout.", "route", "policy", "arm"
+        )
+        self.estimated_saved = self._counter(
+            "estimated_saved_prompt_tokens",
+            "Prompt tokens that policies took out, by estimate: not measured against a control.",
+            "route",
+            "policy",
+        )
+        self.saving = Gauge(
+            "fewer_saving_ratio",
+            "Share saved against the holdout's control arm: estimate and 95 % interval.",
+            ("route", "policy", "measure", "bound"),
+            registry=self._registry,
+            multiprocess_mode="mostrecent",
+        )
+        self.cost_dollars = self._counter(
+            "cost_dollars", "Cost of answers, of models with a price.", "route", "model"
+        )
+        self.ledger_dropped = self._counter(
+            "ledger_dropped", "Requests that the ledger lost: its store could not be written."
         )
 
     def count(self, route: str, model: str, spent: Spent) -> None:
@@ -106,8 +144,11 @@ class Meter:
         self._first_token = metrics.first_token.labels(route, model)
         self._inter_token = metrics.inter_token.labels(route, model)
         self._metrics, self._route, self._model = metrics, route, model
-        self._last_s = begun_s
-        self._seen_tokens = 0
+        self._last_s = self._first_s = begun_s
+        self._begun_s = begun_s
+        self._seen_tokens = self._first_tokens = 0
+        self._started: Started | None = None
+        self._cut = False
         self._accepted_tokens = 0
         self._usage: Usage | None = None
 
@@ -116,19 +157,38 @@ class Meter:
         for event in events:
             if type(event) is Event:
                 tokens += event.tokens
+                if event.finish == "length":
+                    self._cut = True
                 if event.usage is not None:
                     self._usage = event.usage
             elif type(event) is Accepted:
                 self._accepted_tokens = event.prompt_tokens
+            elif type(event) is Started:
+                self._started = event
         if not tokens:
             return
         now_s = time.monotonic()
         if self._seen_tokens == 0:
             self._first_token.observe(now_s - self._last_s)
+            self._first_s, self._first_tokens = now_s, tokens
         else:
             self._inter_token.observe((now_s - self._last_s) / tokens)
         self._seen_tokens += tokens
         self._last_s = now_s
+
+    @property
+    def timing(self) -> Timing:
+        """As far as the answer has come."""
+        later = self._seen_tokens - self._first_tokens
+        started, usage = self._started, self._usage
+        cached = usage.cached_tokens if usage else started.cached_tokens if started else 0
+        return Timing(
+            first_token_s=self._first_s - self._begun_s if self._seen_tokens else None,
+            per_token_s=(self._last_s - self._first_s) / later if later else None,
+            queue_ms=started.queue_ms if started else None,
+            cached_tokens=cached,
+            cut=self._cut,
+        )
 
     def settle(self, estimate_prompt: Callable[[], int]) -> Spent:
         """The answer has ended, in whatever way.

@@ -20,6 +20,7 @@ from gateway.config import BudgetConfig, Config, ModelConfig, RouteConfig, Serve
 from gateway.reload import Live
 from gateway.server import Application, bind, uvicorn_config
 from gateway.source import Source
+from gateway.stores.ledger import LedgerStore
 from gateway.tenants import Tenants
 
 HELLO: dict[str, Any] = {"steps": [{"text": "Hel"}, {"text": "lo"}]}
@@ -51,7 +52,8 @@ class FakeApplication(Application):
         self._tenants = tenants
 
     def __call__(self) -> ASGIApp:
-        self.gateway = build(self.config, self._backends, tenants=self._tenants)
+        ledger = LedgerStore(None)
+        self.gateway = build(self.config, self._backends, tenants=self._tenants, ledger=ledger)
         return self.gateway
 
 

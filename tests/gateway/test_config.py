@@ -13,6 +13,7 @@ from engine.protocol.settings import EngineSettings
 from gateway.config import (
     BudgetConfig,
     Config,
+    LedgerConfig,
     ModelConfig,
     Price,
     RouteConfig,
@@ -242,7 +243,16 @@ def test_the_longest_window_asked_for_is_served(tmp_path: Path) -> None:
 def test_every_key_is_documented() -> None:
     """Every field of every section stands in docs/configuration.md."""
     text = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text("utf-8")
-    sections = Config, ServerConfig, ModelConfig, Price, SamplingConfig, RouteConfig, BudgetConfig
+    sections = (
+        Config,
+        ServerConfig,
+        ModelConfig,
+        Price,
+        SamplingConfig,
+        RouteConfig,
+        BudgetConfig,
+        LedgerConfig,
+    )
     for section in sections:
         for field in msgspec.structs.fields(section):
             assert f"`{field.name}`" in text, f"{section.__name__}.{field.name}"

@@ -22,6 +22,7 @@ from policies.base import Mode, Policy, Transformer
 from policies.budget import BudgetPolicy
 from policies.context import Context, Outcome
 from policies.decision import Decision, answer, keep, refuse, rewrite
+from policies.holdout import conversation_of
 from policies.request import Request
 from tests.fakes.serving import HELLO, scripted_config
 
@@ -207,7 +208,7 @@ def test_a_disabled_policy_is_not_there() -> None:
 async def test_contexts_name_route_and_tenant() -> None:
     policy = Fixed(keep(""))
     await Run(policy).events()
-    assert policy.contexts == [Context("chat", "open")]
+    assert policy.contexts == [Context("chat", "open", conversation_of(REQUEST))]
 
 
 class Breaking(ScriptedBackend):

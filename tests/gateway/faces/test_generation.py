@@ -122,6 +122,7 @@ async def test_decisions_are_told_in_a_header(serve: Serve) -> None:
             "mode": "active",
             "action": "rewrite",
             "reason": "max_tokens clamped: 50 to 5",
+            "arm": "treated",
         }
     ]
 

@@ -1,0 +1,95 @@
+"""What one request will be booked as, from its first decision to its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from gateway.config import ModelConfig
+from gateway.estimate import prompt_tokens
+from gateway.ledger.entry import Entry, Ruling
+from gateway.ledger.ledger import Ledger
+from gateway.ledger.machine import dollars
+from gateway.ledger.origin import origins_of
+from gateway.telemetry.metrics import Timing
+from gateway.verdict import Verdict
+from gateway.visit import Visit
+from policies.context import Context
+from policies.request import Request
+
+
+class Account:
+    """One for each request. `open` when a model has accepted it, `close` once, at its end."""
+
+    def __init__(
+        self, ledger: Ledger, models: Mapping[str, ModelConfig], visit: Visit, context: Context
+    ) -> None:
+        self._ledger = ledger
+        self._models = models
+        self._visit = visit
+        self._context = context
+        self._opened: tuple[str, float] | None = None
+
+    def open(self) -> None:
+        """From now on the model that answers is shared with this request."""
+        if model := self._visit.model:
+            self._opened = model, self._ledger.machine(model).enter()
+
+    def close(
+        self, request: Request, verdicts: list[Verdict], timing: Timing, error: str | None
+    ) -> None:
+        """Book it. `request` as the model got it; the visit knows what was spent."""
+        visit, spent = self._visit, self._visit.spent
+        machine_s = 0.0
+        if self._opened is not None:
+            model, entered_s = self._opened
+            machine_s = self._ledger.machine(model).leave(entered_s)
+        priced = self._models.get(visit.model)
+        # A policy's own answer costs nothing, whatever a model's would have.
+        price = priced.price if priced else None
+        entry = Entry(
+            time_s=time.time(),
+            route=self._context.route,
+            tenant=self._context.tenant,
+            model=visit.model,
+            conversation=self._context.conversation,
+            error=error,
+            cut=timing.cut,
+            origins=origins_of(request, spent.prompt_tokens),
+            prompt_tokens=spent.prompt_tokens,
+            completion_tokens=spent.completion_tokens,
+            cached_tokens=timing.cached_tokens,
+            estimated=spent.estimated,
+            first_token_s=timing.first_token_s,
+            per_token_s=timing.per_token_s,
+            queue_ms=timing.queue_ms,
+            seconds=visit.seconds,
+            dollars=dollars(price, spent, machine_s) if visit.model else 0.0,
+            rulings=tuple(map(_ruling, verdicts)),
+        )
+        self._ledger.record(entry)
+
+
+def _ruling(verdict: Verdict) -> Ruling:
+    decision = verdict.decision
+    tokens = decision.tokens
+    return Ruling(
+        policy=verdict.policy.name,
+        epoch=verdict.policy.epoch,
+        mode=verdict.mode,
+        arm=verdict.arm,
+        action=decision.action,
+        asked_tokens=tokens.asked if tokens else None,
+        allowed_tokens=tokens.allowed if tokens else None,
+        cut_tokens=_cut_tokens(verdict),
+    )
+
+
+def _cut_tokens(verdict: Verdict) -> int:
+    """Prompt tokens that the decision takes out, by estimate."""
+    before, after = verdict.before, verdict.decision.request
+    if verdict.decision.action == "answer":
+        return prompt_tokens(before)
+    if after is None or (after.messages is before.messages and after.tools is before.tools):
+        return 0
+    return prompt_tokens(before) - prompt_tokens(after)

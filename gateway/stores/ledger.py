@@ -1,0 +1,275 @@
+"""The ledger's SQLite file: requests, the conversations of holdouts, and what looks at them found.
+
+A file of its own beside the one of keys: whoever holds that one open hears of every write to it,
+and a ledger that fills its disk must not lock anybody out. Every method is short, blocks, and may
+be called from any thread, by one at a time.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gateway.ledger.entry import Entry, Origins, Ruling
+from gateway.stores.database import connect, connect_in_memory, store_errors, transaction
+from policies.holdout import Arm
+
+MEASURED = (
+    "requests",
+    "prompt_tokens",
+    "completion_tokens",
+    "seconds",
+    "dollars",
+    "cut",
+    "failed",
+)
+"""What is summed up for each conversation of a holdout."""
+
+_ORIGINS = Origins.__struct_fields__
+_REQUEST = (
+    "time_s", "route", "tenant", "model", "error", "failed", "cut", "prompt_tokens",
+    "completion_tokens", "cached_tokens", "estimated", "first_token_s", "per_token_s", "queue_ms",
+    "seconds", "dollars", *(f"{origin}_tokens" for origin in _ORIGINS),
+)  # fmt: skip
+_RULING = (
+    "request", "policy", "epoch", "mode", "arm", "action", "asked_tokens", "allowed_tokens",
+    "cut_tokens",
+)  # fmt: skip
+
+MIGRATIONS = (
+    f"""
+    CREATE TABLE requests (id INTEGER PRIMARY KEY, {", ".join(_REQUEST)});
+    CREATE INDEX requests_by_time ON requests (time_s);
+    CREATE TABLE rulings (
+        {", ".join(_RULING)}, FOREIGN KEY (request) REFERENCES requests (id) ON DELETE CASCADE
+    );
+    CREATE INDEX rulings_by_request ON rulings (request);
+    CREATE TABLE conversations (
+        route, policy, epoch, arm, conversation, last_s, {", ".join(MEASURED)},
+        PRIMARY KEY (route, policy, epoch, arm, conversation)
+    ) WITHOUT ROWID;
+    CREATE INDEX conversations_by_time ON conversations (last_s);
+    CREATE TABLE looks (
+        route, policy, epoch, number, time_s, control, treated, found,
+        PRIMARY KEY (route, policy, epoch, number)
+    ) WITHOUT ROWID;
+    """,
+)
+
+
+def beside(store: Path) -> Path:
+    """The ledger's file, given the one of what must last: `fewer.ledger.sqlite3`."""
+    return store.with_name(f"{store.stem}.ledger{store.suffix}")
+
+
+class Experiment(msgspec.Struct, frozen=True, order=True):
+    """A policy with certain settings on a route."""
+
+    route: str
+    policy: str
+    epoch: str
+
+
+class Look(msgspec.Struct, frozen=True):
+    """One look at an experiment.
+
+    number:           1, 2, ...
+    control, treated: conversations that each arm had
+    found:            what was found, as JSON
+    """
+
+    experiment: Experiment
+    number: int
+    time_s: float
+    control: int
+    treated: int
+    found: bytes
+
+
+class LedgerStore:
+    """Opened at first use; several processes may hold it open.
+
+    Every method raises `Unavailable` with the reason when the file cannot be used, and then has
+    done nothing.
+    path: None keeps everything in memory
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path or Path(":memory:")
+        self._in_memory = path is None
+        self._connection: sqlite3.Connection | None = None
+
+    def __repr__(self) -> str:
+        return f"<LedgerStore {self.path}>"
+
+    @property
+    def exists(self) -> bool:
+        """Was anything ever kept?"""
+        return self._connection is not None or (not self._in_memory and self.path.exists())
+
+    def write(self, entries: Iterable[Entry]) -> None:
+        """All of them or none."""
+        with store_errors(self.path), transaction(connection := self._open()):
+            for entry in entries:
+                done = connection.execute(_insert("requests", _REQUEST), _request_row(entry))
+                rows = [(done.lastrowid, *_ruling_row(each)) for each in entry.rulings]
+                connection.executemany(_insert("rulings", _RULING), rows)
+                for ruling in entry.rulings:
+                    if ruling.arm is not None:
+                        connection.execute(_ADD_TO_CONVERSATION, _conversation_row(entry, ruling))
+
+    def arms(self) -> dict[Experiment, dict[Arm, int]]:
+        """How many conversations each arm of each experiment has."""
+        counts: dict[Experiment, dict[Arm, int]] = {}
+        for *experiment, arm, count in self._all(
+            "SELECT route, policy, epoch, arm, COUNT(*) FROM conversations GROUP BY 1, 2, 3, 4"
+        ):
+            counts.setdefault(Experiment(*experiment), {})[arm] = count
+        return counts
+
+    def conversations(self, experiment: Experiment, arm: Arm) -> list[tuple[float, ...]]:
+        """MEASURED of each conversation."""
+        return self._all(
+            f"SELECT {', '.join(MEASURED)} FROM conversations "
+            "WHERE route = ? AND policy = ? AND epoch = ? AND arm = ?",
+            (*msgspec.structs.astuple(experiment), arm),
+        )
+
+    def looks(self) -> dict[Experiment, Look]:
+        """The latest of each experiment."""
+        rows = self._all(
+            "SELECT route, policy, epoch, number, time_s, control, treated, found "
+            "FROM looks ORDER BY number"
+        )
+        return {Experiment(*row[:3]): Look(Experiment(*row[:3]), *row[3:]) for row in rows}
+
+    def add_look(self, look: Look) -> bool:
+        """Keep it. False when another process has looked already: then that one counts."""
+        values = (*msgspec.structs.astuple(look.experiment), *msgspec.structs.astuple(look)[1:])
+        with store_errors(self.path):
+            done = self._open().execute(
+                "INSERT INTO looks VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", values
+            )
+        return done.rowcount == 1
+
+    def prune(self, before_s: float, max_rows: int) -> None:
+        """Forget what is older, and the oldest of more than `max_rows`."""
+        with store_errors(self.path), transaction(connection := self._open()):
+            connection.execute("DELETE FROM requests WHERE time_s < ?", (before_s,))
+            connection.execute(
+                "DELETE FROM requests WHERE id <= (SELECT MAX(id) FROM requests) - ?", (max_rows,)
+            )
+            connection.execute("DELETE FROM conversations WHERE last_s < ?", (before_s,))
+            connection.execute("DELETE FROM looks WHERE time_s < ?", (before_s,))
+            connection.execute(
+                "DELETE FROM conversations WHERE last_s < (SELECT last_s FROM conversations "
+                "ORDER BY last_s DESC LIMIT 1 OFFSET ?)",
+                (max_rows,),
+            )
+
+    def totals(self, by: tuple[str, ...], since_s: float) -> list[dict[str, Any]]:
+        """Requests since then, summed up by columns of theirs."""
+        names = ", ".join(by)
+        return self._records(
+            f"SELECT {names}, {_TOTALS} FROM requests WHERE time_s >= ? "
+            f"GROUP BY {names} ORDER BY {names}",
+            (since_s,),
+        )
+
+    def rulings(self, since_s: float) -> list[dict[str, Any]]:
+        """What policies decided since then, by route, policy, mode, arm and action."""
+        return self._records(
+            "SELECT route, policy, mode, arm, action, COUNT(*) AS requests, "
+            "SUM(asked_tokens) AS asked_tokens, SUM(allowed_tokens) AS allowed_tokens, "
+            "SUM(cut_tokens) AS cut_tokens FROM rulings JOIN requests ON requests.id = request "
+            "WHERE time_s >= ? GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5",
+            (since_s,),
+        )
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _open(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._connection = (
+                connect_in_memory(MIGRATIONS) if self._in_memory else connect(self.path, MIGRATIONS)
+            )
+        return self._connection
+
+    def _all(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        with store_errors(self.path):
+            return self._open().execute(query, values).fetchall()
+
+    def _records(self, query: str, values: tuple[Any, ...]) -> list[dict[str, Any]]:
+        with store_errors(self.path):
+            cursor = self._open().execute(query, values)
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor]
+
+
+_SUMMED = (
+    "failed", "cut", "estimated", "prompt_tokens", "completion_tokens", "cached_tokens",
+    *(f"{origin}_tokens" for origin in _ORIGINS), "seconds", "dollars",
+)  # fmt: skip
+_TOTALS = ", ".join(
+    [
+        "COUNT(*) AS requests",
+        *(f"SUM({name}) AS {name}" for name in _SUMMED),
+        "AVG(first_token_s) AS mean_first_token_s",
+        "AVG(per_token_s) AS mean_per_token_s",
+        "AVG(queue_ms) AS mean_queue_ms",
+    ]
+)
+
+
+def _insert(table: str, columns: tuple[str, ...]) -> str:
+    places = ", ".join("?" * len(columns))
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({places})"
+
+
+_ADD_TO_CONVERSATION = (
+    _insert(
+        "conversations",
+        ("route", "policy", "epoch", "arm", "conversation", "last_s", *MEASURED),
+    )
+    + " ON CONFLICT DO UPDATE SET last_s = MAX(last_s, excluded.last_s), "
+    + ", ".join(f"{name} = {name} + excluded.{name}" for name in MEASURED)
+)
+
+
+def _request_row(entry: Entry) -> tuple[Any, ...]:
+    own = msgspec.structs.asdict(entry) | {"failed": entry.failed}
+    own |= {f"{name}_tokens": getattr(entry.origins, name) for name in _ORIGINS}
+    return tuple(own[name] for name in _REQUEST)
+
+
+def _ruling_row(ruling: Ruling) -> tuple[Any, ...]:
+    return tuple(getattr(ruling, name) for name in _RULING[1:])
+
+
+def _conversation_row(entry: Entry, ruling: Ruling) -> tuple[Any, ...]:
+    """Two tenants' conversations of one name are two."""
+    measured: Mapping[str, float] = {
+        "requests": 1,
+        "prompt_tokens": entry.prompt_tokens,
+        "completion_tokens": entry.completion_tokens,
+        "seconds": entry.seconds,
+        "dollars": entry.dollars or 0.0,
+        "cut": entry.cut,
+        "failed": entry.failed,
+    }
+    return (
+        entry.route,
+        ruling.policy,
+        ruling.epoch,
+        ruling.arm,
+        f"{entry.tenant}:{entry.conversation}",
+        entry.time_s,
+        *(measured[name] for name in MEASURED),
+    )
