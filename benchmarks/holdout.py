@@ -1,6 +1,6 @@
 """How often the holdout's intervals are right: simulated routes whose true saving is known.
 
-    python -m benchmarks.holdout                  1,000 routes of each kind, about two minutes
+    python -m benchmarks.holdout                  1,000 routes of each kind, about ten minutes
     python -m benchmarks.holdout --routes 100
 
 A route is a stream of conversations. Each has a number of requests and a cost of its own
@@ -22,6 +22,7 @@ from statistics import mean
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from policies.savings import (
     Clusters,
@@ -33,6 +34,8 @@ from policies.savings import (
 )
 
 FIXED_Z = 1.959964
+
+Tokens = NDArray[np.float64]
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -72,11 +75,11 @@ class Route:
         self.control = _conversations(random, kind, control, 1.0)
         self.treated = _conversations(random, kind, control * TREATED_FOR_CONTROL, kind.left)
 
-    def read(self) -> Reading:
+    def read(self, looks: int) -> Reading:
         shown: list[Interval] = []
         fixed: list[Interval] = []
         due = None
-        for look in range(1, LOOKS + 1):
+        for look in range(1, looks + 1):
             due = next_look(due)
             found = ratio(_sums(self.control[:due]), _sums(self._treated_by(due)))
             if found is None:
@@ -85,7 +88,7 @@ class Route:
             fixed.append(_fixed(found))
         return Reading(shown, fixed, self._as_requests())
 
-    def _treated_by(self, due: int) -> list[np.ndarray]:
+    def _treated_by(self, due: int) -> list[Tokens]:
         return self.treated[: due * TREATED_FOR_CONTROL]
 
     def _as_requests(self) -> Interval:
@@ -99,7 +102,7 @@ class Route:
 
 def _conversations(
     random: np.random.Generator, kind: Kind, count: int, left: float
-) -> list[np.ndarray]:
+) -> list[Tokens]:
     """Tokens of each request, conversation by conversation."""
     lengths = np.minimum(1 + random.lognormal(0.5, kind.length, count).astype(int), 200)
     own = np.repeat(random.lognormal(0, kind.conversation, count), lengths)
@@ -107,7 +110,7 @@ def _conversations(
     return np.split(tokens, np.cumsum(lengths)[:-1])
 
 
-def _sums(conversations: Sequence[np.ndarray]) -> Clusters:
+def _sums(conversations: Sequence[Tokens]) -> Clusters:
     return [(float(tokens.sum()), float(tokens.size)) for tokens in conversations]
 
 
@@ -116,32 +119,56 @@ def _fixed(found: Comparison) -> Interval:
     return Interval(found.effect - width, found.effect + width)
 
 
-def measure(kind: Kind, routes: int, seed: int) -> dict[str, object]:
-    """Coverage in percent and mean widths over `routes` simulated routes."""
+class Row(msgspec.Struct, frozen=True):
+    """Coverage in percent of the routes, and mean widths."""
+
+    kind: str
+    routes: int
+    seed: int
+    control_conversations: list[int]
+    covered_at_each_look: list[float]
+    covered_when_stopped: float
+    covered_at_all_looks: float
+    width: list[float]
+    shifted: int
+    fixed_covered_at_each_look: list[float]
+    fixed_covered_when_stopped: float
+    fixed_covered_at_all_looks: float
+    fixed_width: list[float]
+    requests_covered: float
+
+
+def measure(kind: Kind, routes: int, seed: int, looks: int = LOOKS) -> Row:
     random = np.random.default_rng(seed)
-    last = next_look(None) * 2 ** (LOOKS - 1)
-    readings = [Route(random, kind, last).read() for _ in range(routes)]
+    control = [next_look(None) * 2**i for i in range(looks)]
+    readings = [Route(random, kind, control[-1]).read(looks) for _ in range(routes)]
     truth = math.log(kind.left)
     shown = [reading.shown for reading in readings]
     fixed = [reading.fixed for reading in readings]
-    return {
-        "kind": kind.name,
-        "routes": routes,
-        "seed": seed,
-        "control_conversations": [next_look(None) * 2**i for i in range(LOOKS)],
-        "covered_at_each_look": _at_each(shown, truth),
-        "covered_when_stopped": _percent(_holds(_stopped(each), truth) for each in shown),
-        "covered_at_all_looks": _percent(all(_holds(i, truth) for i in each) for each in shown),
-        "width": _widths(shown),
-        "shifted": sum(each[-1].shifted for each in shown),
-        "fixed_covered_at_each_look": _at_each(fixed, truth),
-        "fixed_covered_when_stopped": _percent(_holds(_stopped(each), truth) for each in fixed),
-        "fixed_covered_at_all_looks": _percent(
-            all(_holds(i, truth) for i in each) for each in fixed
-        ),
-        "fixed_width": _widths(fixed),
-        "requests_covered": _percent(_holds(reading.requests, truth) for reading in readings),
-    }
+    return Row(
+        kind.name,
+        routes,
+        seed,
+        control,
+        covered_at_each_look=_at_each(shown, truth),
+        covered_when_stopped=_when_stopped(shown, truth),
+        covered_at_all_looks=_at_all(shown, truth),
+        width=_widths(shown),
+        shifted=sum(each[-1].shifted for each in shown),
+        fixed_covered_at_each_look=_at_each(fixed, truth),
+        fixed_covered_when_stopped=_when_stopped(fixed, truth),
+        fixed_covered_at_all_looks=_at_all(fixed, truth),
+        fixed_width=_widths(fixed),
+        requests_covered=_percent(_holds(reading.requests, truth) for reading in readings),
+    )
+
+
+def _when_stopped(readings: list[list[Interval]], truth: float) -> float:
+    return _percent(_holds(_stopped(each), truth) for each in readings)
+
+
+def _at_all(readings: list[list[Interval]], truth: float) -> float:
+    return _percent(all(_holds(i, truth) for i in each) for each in readings)
 
 
 def _stopped(shown: list[Interval]) -> Interval:
@@ -174,7 +201,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     for kind in KINDS:
-        print(json.dumps(measure(kind, arguments.routes, arguments.seed)), flush=True)
+        row = measure(kind, arguments.routes, arguments.seed)
+        print(json.dumps(msgspec.structs.asdict(row)), flush=True)
 
 
 if __name__ == "__main__":

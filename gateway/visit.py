@@ -25,6 +25,7 @@ class Visit:
     status:  HTTP status; an error in band replaces it, 499 says that the client left
     error:   code of the error it ended with
     spent:   tokens; known at the end
+    reused:  its answer was made for another request: nothing was spent on this one
     """
 
     id: str
@@ -38,6 +39,7 @@ class Visit:
     status: int = 0
     error: str | None = None
     spent: Spent = field(default_factory=Spent)
+    reused: bool = False
 
     @property
     def seconds(self) -> float:

@@ -11,11 +11,13 @@ from gateway.ledger.entry import Entry, Ruling
 from gateway.ledger.ledger import Ledger
 from gateway.ledger.machine import dollars
 from gateway.ledger.origin import origins_of
-from gateway.telemetry.metrics import Timing
+from gateway.telemetry.metrics import Spent, Timing
 from gateway.verdict import Verdict
 from gateway.visit import Visit
 from policies.context import Context
 from policies.request import Request
+
+_MOST_TOKENS = 10**12
 
 
 class Account:
@@ -32,21 +34,16 @@ class Account:
 
     def open(self) -> None:
         """From now on the model that answers is shared with this request."""
-        if model := self._visit.model:
+        if (model := self._visit.model) and not self._visit.reused:
             self._opened = model, self._ledger.machine(model).enter()
 
     def close(
         self, request: Request, verdicts: list[Verdict], timing: Timing, error: str | None
     ) -> None:
         """Book it. `request` as the model got it; the visit knows what was spent."""
-        visit, spent = self._visit, self._visit.spent
-        machine_s = 0.0
-        if self._opened is not None:
-            model, entered_s = self._opened
-            machine_s = self._ledger.machine(model).leave(entered_s)
-        priced = self._models.get(visit.model)
-        # A policy's own answer costs nothing, whatever a model's would have.
-        price = priced.price if priced else None
+        visit, used = self._visit, self._visit.spent
+        spent = Spent() if visit.reused else used
+        prompt = _stored(spent.prompt_tokens)
         entry = Entry(
             time_s=time.time(),
             route=self._context.route,
@@ -55,19 +52,38 @@ class Account:
             conversation=self._context.conversation,
             error=error,
             cut=timing.cut,
-            origins=origins_of(request, spent.prompt_tokens),
-            prompt_tokens=spent.prompt_tokens,
-            completion_tokens=spent.completion_tokens,
-            cached_tokens=timing.cached_tokens,
-            estimated=spent.estimated,
+            origins=origins_of(request, prompt),
+            prompt_tokens=prompt,
+            completion_tokens=_stored(spent.completion_tokens),
+            cached_tokens=_stored(timing.cached_tokens),
+            reused_tokens=_stored(used.prompt_tokens + used.completion_tokens)
+            if visit.reused
+            else 0,
+            estimated=used.estimated,
             first_token_s=timing.first_token_s,
             per_token_s=timing.per_token_s,
             queue_ms=timing.queue_ms,
             seconds=visit.seconds,
-            dollars=dollars(price, spent, machine_s) if visit.model else 0.0,
+            dollars=self._dollars(spent),
             rulings=tuple(map(_ruling, verdicts)),
         )
         self._ledger.record(entry)
+
+    def _dollars(self, spent: Spent) -> float | None:
+        """None for a model without a price. What no model was asked for costs nothing."""
+        machine_s = 0.0
+        if self._opened is not None:
+            model, entered_s = self._opened
+            machine_s = self._ledger.machine(model).leave(entered_s)
+        visit = self._visit
+        if visit.reused or not visit.model:
+            return 0.0
+        return dollars(self._models[visit.model].price, spent, machine_s)
+
+
+def _stored(tokens: int) -> int:
+    """An upstream may say anything; the store's integers have 64 bits."""
+    return min(max(tokens, 0), _MOST_TOKENS)
 
 
 def _ruling(verdict: Verdict) -> Ruling:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from engine.protocol.errors import Cancelled
+from gateway.errors import SlowReader
 from policies.base import Mode
 from policies.decision import Action
 from policies.holdout import Arm
@@ -53,6 +55,8 @@ class Entry(msgspec.Struct, frozen=True):
     conversation:  `policies.holdout.conversation_of`
     error:         the error's code; None for a complete answer
     cut:           a choice ended at its limit
+    prompt_tokens, completion_tokens: what was spent; 0 where another's answer was used
+    reused_tokens: what that answer had cost, prompt and output together
     estimated:     whoever counted its tokens has not told them all
     seconds:       arrival to end
     dollars:       None for a model without a price
@@ -69,6 +73,7 @@ class Entry(msgspec.Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
+    reused_tokens: int
     estimated: bool
     first_token_s: float | None
     per_token_s: float | None
@@ -79,5 +84,5 @@ class Entry(msgspec.Struct, frozen=True):
 
     @property
     def failed(self) -> bool:
-        """Was there an error? A client that left is none."""
-        return self.error is not None and self.error != "cancelled"
+        """Was there an error? A client that left, or stopped reading, is none."""
+        return self.error not in (None, Cancelled.code, SlowReader.code)

@@ -28,7 +28,7 @@ from policies.savings import saving
 FLUSH_EVERY_S = 2.0
 LOOK_EVERY_S = 30.0
 PRUNE_EVERY_S = 3600.0
-DEADLINE_S = 10.0
+DEADLINE_S = 5.0
 """For whatever is asked of the store. SQLite itself waits two seconds for a lock."""
 
 MAX_PENDING = 20_000

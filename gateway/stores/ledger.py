@@ -32,8 +32,8 @@ MEASURED = (
 _ORIGINS = Origins.__struct_fields__
 _REQUEST = (
     "time_s", "route", "tenant", "model", "error", "failed", "cut", "prompt_tokens",
-    "completion_tokens", "cached_tokens", "estimated", "first_token_s", "per_token_s", "queue_ms",
-    "seconds", "dollars", *(f"{origin}_tokens" for origin in _ORIGINS),
+    "completion_tokens", "cached_tokens", "reused_tokens", "estimated", "first_token_s",
+    "per_token_s", "queue_ms", "seconds", "dollars", *(f"{origin}_tokens" for origin in _ORIGINS),
 )  # fmt: skip
 _RULING = (
     "request", "policy", "epoch", "mode", "arm", "action", "asked_tokens", "allowed_tokens",
@@ -215,7 +215,7 @@ class LedgerStore:
 
 _SUMMED = (
     "failed", "cut", "estimated", "prompt_tokens", "completion_tokens", "cached_tokens",
-    *(f"{origin}_tokens" for origin in _ORIGINS), "seconds", "dollars",
+    "reused_tokens", *(f"{origin}_tokens" for origin in _ORIGINS), "seconds", "dollars",
 )  # fmt: skip
 _TOTALS = ", ".join(
     [
