@@ -4,7 +4,7 @@ BIN := .venv/bin
 PINS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test check format bench bench-peers clean
+.PHONY: help setup serve test check format bench bench-gateway bench-peers clean
 
 help:
 	@echo "make serve   start the engine and the gateway; pulls the model when it is missing"
@@ -13,6 +13,7 @@ help:
 	@echo "             ARGS='-k kv' passes options on to pytest"
 	@echo "make check   format, lint, types, import rules, file sizes"
 	@echo "make bench   measure a stack of its own; ARGS='--url URL' measures one that runs"
+	@echo "make bench-gateway  what the gateway adds to time and CPU, against less and LiteLLM"
 	@echo "make bench-peers  the same work on other engines, in environments of their own"
 	@echo "make setup   only make .venv and install everything into it"
 	@echo "make format  put every file into the house format"
@@ -33,6 +34,9 @@ format: .venv/dev.stamp
 
 bench: .venv/runtime.stamp
 	@$(BIN)/python -m benchmarks.engine $(ARGS)
+
+bench-gateway: .venv/dev.stamp
+	@$(BIN)/python -m benchmarks.gateway $(ARGS)
 
 bench-peers: .venv/dev.stamp
 	@$(BIN)/python -m benchmarks.peers $(ARGS)

@@ -1,0 +1,193 @@
+"""The processes that are measured and the one behind them, started and ended by the benchmark."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks import processes
+from benchmarks.environments import environment
+from benchmarks.gateway_load.upstream import HOST
+from fewer import ports
+
+REPOSITORY = Path(__file__).parents[2]
+READY_DEADLINE_S = 120.0
+POLL_S = 0.1
+LOG_TAIL_BYTES = 2_000
+MAX_CONCURRENCY = 4096
+"""Of a model. The default, 256, would queue the streams of this benchmark."""
+BUDGET_TOKENS = 512
+"""As in the repository's own fewer.yaml."""
+
+
+class ServerError(Exception):
+    """A server did not come up; the message ends with what it last said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """port: where it listens; pid: the root of its processes"""
+
+    port: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """upstream: its ports by name; litellm: None where it was not asked for"""
+
+    upstream: Mapping[str, int]
+    gateway: Server
+    passthrough: Server
+    litellm: Server | None
+    pids: Mapping[str, int]
+
+
+@contextmanager
+def started(pace_ms: float, step_ms: float, *, litellm: bool) -> Iterator[Servers]:
+    """All of them, one process each, until the block is left."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fewer-bench-")))
+        upstream, upstream_ports = stack.enter_context(_upstream(pace_ms, step_ms))
+        gateway = stack.enter_context(_gateway(folder, upstream_ports))
+        passthrough = stack.enter_context(_passthrough(folder, upstream_ports["openai_paced"]))
+        pids = {"upstream": upstream, "gateway": gateway.pid, "passthrough": passthrough.pid}
+        peer = None
+        if litellm:
+            peer = stack.enter_context(_litellm(folder, upstream_ports["openai_at_once"]))
+            pids["litellm"] = peer.pid
+        yield Servers(upstream_ports, gateway, passthrough, peer, pids)
+
+
+@contextmanager
+def _upstream(pace_ms: float, step_ms: float) -> Iterator[tuple[int, dict[str, int]]]:
+    command = [sys.executable, "-m", "benchmarks.gateway_load.upstream", str(pace_ms), str(step_ms)]
+    process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE)
+    with process:
+        try:
+            assert process.stdout is not None
+            yield process.pid, json.loads(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+def configuration(upstream: Mapping[str, int]) -> dict[str, Any]:
+    """Default policies: `budget`, active, with its holdout; the ledger; no keys."""
+    models: dict[str, Any] = {}
+    for name, port in upstream.items():
+        kind = name.partition("_")[0]
+        url = f"ws://{HOST}:{port}/v1/engine" if kind == "engine" else f"http://{HOST}:{port}/v1"
+        models[name] = {kind: url, "max_concurrency": MAX_CONCURRENCY}
+    budget = {"mode": "active", "max_tokens": BUDGET_TOKENS}
+    return {
+        "store": "sqlite:keys.sqlite3",
+        "models": models,
+        "routes": {name: {"model": name, "budget": budget} for name in models},
+        "default_route": "engine_paced",
+    }
+
+
+@contextmanager
+def _gateway(folder: Path, upstream: Mapping[str, int]) -> Iterator[Server]:
+    config = folder / "fewer.yaml"
+    config.write_text(yaml.safe_dump(configuration(upstream)))
+    port = ports.claim(HOST, 0, "--port")
+    command = [sys.executable, "-m", "fewer", "gateway", "--config", str(config)]
+    command += ["--host", HOST, "--port", str(port)]
+    environ = {"XDG_STATE_HOME": str(folder), "FEWER_ENGINE_TOKEN": "benchmark"}
+    with _serving("gateway", command, folder, port, "/health/ready", environ) as server:
+        yield server
+
+
+@contextmanager
+def _passthrough(folder: Path, upstream_port: int) -> Iterator[Server]:
+    port = ports.claim(HOST, 0, "--port")
+    url = f"http://{HOST}:{upstream_port}/v1/chat/completions"
+    command = [sys.executable, "-m", "benchmarks.gateway_load.passthrough", str(port), url]
+    with _serving("passthrough", command, folder, port, None, {}) as server:
+        yield server
+
+
+@contextmanager
+def _litellm(folder: Path, upstream_port: int) -> Iterator[Server]:
+    python = environment("litellm", ["litellm[proxy]"], {})
+    config = folder / "litellm.yaml"
+    parameters = {"model": "openai/paced", "api_base": f"http://{HOST}:{upstream_port}/v1"}
+    model = {"model_name": "openai_at_once", "litellm_params": parameters | {"api_key": "none"}}
+    config.write_text(yaml.safe_dump({"model_list": [model]}))
+    port = ports.claim(HOST, 0, "--port")
+    command = [str(python.parent / "litellm"), "--config", str(config), "--host", HOST]
+    command += ["--port", str(port), "--num_workers", "1", "--telemetry", "False"]
+    # No key is asked for, as at the gateway; prices come with the package and are not fetched.
+    environ = {
+        "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "LITELLM_LOG": "ERROR",
+    }
+    with _serving("litellm", command, folder, port, "/health/liveliness", environ) as server:
+        yield server
+
+
+def litellm_version() -> str:
+    python = environment("litellm", ["litellm[proxy]"], {})
+    program = "from importlib.metadata import version; print(version('litellm'))"
+    return subprocess.check_output([str(python), "-c", program], text=True).strip()
+
+
+@contextmanager
+def _serving(
+    name: str,
+    command: Sequence[str],
+    folder: Path,
+    port: int,
+    health: str | None,
+    environ: Mapping[str, str],
+) -> Iterator[Server]:
+    """health: a path that answers 200 once it can serve; None where any answer will do"""
+    log = folder / f"{name}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=REPOSITORY,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=os.environ | dict(environ),
+        )
+    try:
+        began = time.monotonic()
+        while not _is_up(port, health):
+            if process.poll() is not None or time.monotonic() - began > READY_DEADLINE_S:
+                said = log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+                raise ServerError(f"{name} did not come up:\n{said}")
+            time.sleep(POLL_S)
+        yield Server(port, process.pid)
+    finally:
+        processes.kill(process.pid)
+        process.wait()
+
+
+def _is_up(port: int, health: str | None) -> bool:
+    connection = http.client.HTTPConnection(HOST, port, timeout=2.0)
+    try:
+        connection.connect()
+        if health is None:
+            return True
+        connection.request("GET", health)
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
