@@ -30,7 +30,7 @@ def tree(pid: int) -> list[int]:
 
 
 def resident_mb(pid: int) -> float:
-    """Resident memory of the tree now, in MiB; pages that several share count once each."""
+    """Resident memory of the tree now, in MiB; a page that several share counts for each."""
     return _memory_mb(pid, "VmRSS")
 
 
