@@ -11,7 +11,7 @@ struct Part {
     int column;
 };
 
-constexpr int ROW_TILE = 96;  // rows of activations that stay in cache beside a block of weights
+constexpr int ROW_TILE = 128;  // rows of activations that stay in cache beside a block of weights
 
 // Multiply BLOCK_ROWS * Blocks rows of weights by rows [row, row + Tokens) of activations, and hand
 // the tiles to `sink(column, row, tiles)`.
@@ -28,23 +28,21 @@ void multiply_blocks(const Matrix& m, int block, int column, const Activations& 
     sink(column, row, tiles);
 }
 
-// The same for rows [row, end), up to 8 at a time; the split into 8, 6, 4, ... changes no bit.
-// Six rows are the fastest shape (12 sums and 2 x 6 products at once) where there are many.
+// The same for rows [row, end), up to 8 at a time; the split into 8, 4, ... changes no bit. Eight
+// rows unpack the weights half as often, but four keep every sum in a register.
 template <int Blocks, class Sink>
 void multiply_strip(const Matrix& m, int block, int column, const Activations& x, int row, int end,
                     Sink& sink) {
     const int first = row;
-    const bool wide = end - row >= ROW_TILE;
+    const bool few = end - row <= 16;
     const auto next = [&](auto tokens) {
         multiply_blocks<Blocks, tokens()>(m, block, column, x, row, row == first, sink);
         row += tokens();
     };
     while (row < end) {
         const int left = end - row;
-        if (left >= 8 && (!wide || left == 8))
+        if (left >= 8 && few)
             next(std::integral_constant<int, 8>());
-        else if (left >= 6)
-            next(std::integral_constant<int, 6>());
         else if (left >= 4)
             next(std::integral_constant<int, 4>());
         else if (left == 3)
