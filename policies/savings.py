@@ -98,8 +98,15 @@ def ratio(control: Clusters, treated: Clusters) -> Comparison | None:
 
 
 def difference(control: Clusters, treated: Clusters) -> Comparison | None:
-    """Treated less control, for shares: of answers that were cut, of requests that failed."""
-    return _compare(_arm(control, float), _arm(treated, float))
+    """Treated less control, for shares: of answers that were cut, of requests that failed.
+
+    What is rare may not have happened at all in a small arm, which does not make it impossible
+    there: each arm gets one conversation more in which it always happened and one in which it never
+    did (Agresti and Caffo 2000). None for an arm that is empty.
+    """
+    if not control or not treated:
+        return None
+    return _compare(_arm(_with_two(control), float), _arm(_with_two(treated), float))
 
 
 def interval(comparison: Comparison, look: int) -> Interval:
@@ -111,6 +118,11 @@ def interval(comparison: Comparison, look: int) -> Interval:
 def saving(effect: float) -> float:
     """The share that is saved, from the logarithm of treated over control."""
     return -math.expm1(effect)
+
+
+def _with_two(clusters: Clusters) -> Clusters:
+    size = math.fsum(each for _, each in clusters) / len(clusters)
+    return [*clusters, (size, size), (0.0, size)]
 
 
 def _compare(control: _Arm | None, treated: _Arm | None) -> Comparison | None:

@@ -104,7 +104,10 @@ def harm(look: Look) -> str | None:
     cost = by_name["conversation_dollars"]
     if cost.interval is None:
         cost = by_name["conversation_tokens"]
-    for finding, what in ((cost, "conversations cost more"), (by_name["failed_share"], "fails")):
+    for finding, what in (
+        (cost, "conversations cost more"),
+        (by_name["failed_share"], "more requests fail"),
+    ):
         if finding.interval is not None and finding.interval.low > 0:
             return (
                 f"{what}: {finding.treated:.4g} against {finding.control:.4g} without it "

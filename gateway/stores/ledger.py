@@ -166,7 +166,7 @@ class LedgerStore:
             connection.execute("DELETE FROM conversations WHERE last_s < ?", (before_s,))
             connection.execute("DELETE FROM looks WHERE time_s < ?", (before_s,))
             connection.execute(
-                "DELETE FROM conversations WHERE last_s < (SELECT last_s FROM conversations "
+                "DELETE FROM conversations WHERE last_s <= (SELECT last_s FROM conversations "
                 "ORDER BY last_s DESC LIMIT 1 OFFSET ?)",
                 (max_rows,),
             )

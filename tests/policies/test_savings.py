@@ -42,10 +42,11 @@ def test_with_one_request_each_the_error_is_the_usual_one() -> None:
     """The jackknife of a plain mean is its standard error."""
     control, treated = [3.0, 5.0, 9.0, 1.0], [2.0, 2.0, 4.0, 8.0, 5.0]
     found = difference([(x, 1) for x in control], [(x, 1) for x in treated])
+    control, treated = [*control, 1.0, 0.0], [*treated, 1.0, 0.0]
     assert found is not None
     assert found.effect == pytest.approx(mean(treated) - mean(control))
     assert found.error == pytest.approx(
-        math.hypot(stdev(control) / math.sqrt(4), stdev(treated) / math.sqrt(5))
+        math.hypot(stdev(control) / math.sqrt(6), stdev(treated) / math.sqrt(7))
     )
 
 
@@ -87,9 +88,14 @@ def test_what_one_conversation_spent_alone_is_not_compared(
     assert ratio(treated, control) is None
 
 
-def test_where_nothing_happened_there_is_no_interval() -> None:
-    assert difference([(0.0, 2)] * 5, [(0.0, 1)] * 9) is None
-    assert difference([(0.0, 2)] * 5, [(0.0, 1)] * 9 + [(1.0, 1)]) is not None
+def test_what_has_not_happened_in_a_small_arm_may_still_happen_there() -> None:
+    """One answer in 500 fails in both arms; that the smaller has none yet says nothing."""
+    found = difference([(0.0, 2)] * 100, [(0.0, 2)] * 1800 + [(1.0, 2)] * 4)
+    assert found is not None
+    shown = interval(found, 1)
+    assert shown.low < 0 < shown.high
+    assert difference([], [(0.0, 1)]) is None
+    assert difference([(0.0, 1)], []) is None
 
 
 def test_heavy_tails_leave_less_freedom() -> None:
