@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -192,8 +191,7 @@ def test_policies_get_their_holdout_and_epoch() -> None:
 async def test_every_request_is_booked_with_its_arm() -> None:
     policy = held(Capping())
     run = Run(policy)
-    for arm in ("treated", "control"):
-        await run.text(in_arm(arm, policy))  # type: ignore[arg-type]
+    await run.text(in_arm("treated", policy))
+    await run.text(in_arm("control", policy))
     await run.ledger.flush()
-    arms: dict[str, Any] = dict(run.store.arms()[Experiment("chat", "capping", "e")])
-    assert arms == {"treated": 1, "control": 1}
+    assert run.store.arms() == {Experiment("chat", "capping", "e"): {"treated": 1, "control": 1}}
