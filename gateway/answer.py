@@ -56,6 +56,9 @@ class Answer:
         """What the client is told about the way its request went."""
         decisions = [_told(verdict) for verdict in self._verdicts]
         told = {"x-fewer-route": self._route, "x-fewer-model": self._visit.model}
+        told["x-fewer-cache"] = self._visit.cache
+        if saved_tokens := self._visit.saved_tokens:
+            told["x-fewer-tokens-saved"] = str(saved_tokens)
         told["x-fewer-decisions"] = json.dumps(decisions, separators=(",", ":"))
         return [(name.encode(), value.encode()) for name, value in told.items() if value]
 
@@ -66,7 +69,9 @@ class Answer:
             broken = UpstreamFailed(f"The model {self._visit.model} broke off its answer.")
             events = [Failed.of(self._visit.call_id, broken)]
         if self._meter is None:
-            self._meter = Meter(self._metrics, self._route, self._visit.model, self._visit.begun_s)
+            # No model has worked for an answer that was there.
+            model = "" if self._visit.reused else self._visit.model
+            self._meter = Meter(self._metrics, self._route, model, self._visit.begun_s)
         self._meter.observe(events)
         if events and is_terminal(events[-1]):
             self._note(events[-1])
@@ -92,6 +97,9 @@ class Answer:
         if isinstance(terminal, Failed):
             failure = of_failed(terminal)
             self._visit.status, self._visit.error = failure.status, failure.code
+        elif self._visit.reused and isinstance(terminal, Event) and terminal.usage is not None:
+            usage = terminal.usage
+            self._visit.saved_tokens = usage.prompt_tokens + usage.completion_tokens
 
     def _transformed(self, events: list[StreamEvent]) -> list[StreamEvent]:
         for transformer in self._transformers:
@@ -112,6 +120,8 @@ class Answer:
         if self._meter is not None:
             visit.spent = self._meter.settle(partial(prompt_tokens, self.request))
             timing = self._meter.timing
+        if visit.reused:
+            self._metrics.save(self._route, visit.spent)
         code = visit.error
         if isinstance(error, FewerError):
             code = error.code

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.backends.base import Backend
 from gateway.backends.pool import Backends
+from gateway.cache.stores import sharing_of
 from gateway.config import Config
 from gateway.drain import Drain
 from gateway.faces import pages
@@ -45,7 +46,14 @@ LIVE = "/health/live"
 READY = "/health/ready"
 """Without a key it says yes or no, and nothing more."""
 
-TOLD_HEADERS = ("x-request-id", "x-fewer-route", "x-fewer-model", "x-fewer-decisions")
+TOLD_HEADERS = (
+    "x-request-id",
+    "x-fewer-route",
+    "x-fewer-model",
+    "x-fewer-decisions",
+    "x-fewer-cache",
+    "x-fewer-tokens-saved",
+)
 
 
 def build(
@@ -79,7 +87,7 @@ def build(
 
 
 class Gateway:
-    """The ASGI application. Metrics, keys, ledger, pages and the drain outlast every
+    """The ASGI application. Metrics, keys, ledger, answers, pages and the drain outlast every
     configuration."""
 
     def __init__(
@@ -95,6 +103,7 @@ class Gateway:
         self._metrics, self._drain = Metrics(), Drain(config.server.drain_s)
         self._tenants = tenants
         self._ledger = Ledger(ledger, self._metrics)
+        self._sharing = sharing_of(config, self._metrics)
         self._pages = pages.routes()
         self._tune_garbage = tune_garbage
         self._live = live
@@ -121,7 +130,9 @@ class Gateway:
         """Every page there is. Bodies are read and limited where a page takes one."""
         routes, metrics, drain = Routes(config), self._metrics, self._drain
         self._ledger.keep(config.ledger)
-        pipeline = Pipeline(config, routes, backends, metrics, ledger=self._ledger)
+        pipeline = Pipeline(
+            config, routes, backends, metrics, ledger=self._ledger, sharing=self._sharing
+        )
         models = ModelsFace(config, routes)
         health = HealthFace(routes, backends, drain)
 
@@ -150,6 +161,7 @@ class Gateway:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._ledger.running())
             stack.push_async_callback(self._serving.aclose)
+            stack.push_async_callback(self._sharing.aclose)
             stack.callback(self._drain.cut)
             if self._live is not None:
                 await stack.enter_async_context(following(self._live, self.exchange))

@@ -35,6 +35,7 @@ def applicable(wanted: Config, current: Config, first: Config) -> Applicable:
         wanted,
         server=replace(wanted.server, **{f: getattr(current.server, f) for f in _FIXED_SERVER}),
         store=current.store,
+        cache=current.cache,
         engine=current.engine,
         models=_without_strangers(models),
         routes=routes,
@@ -103,7 +104,7 @@ def _postponed(wanted: Config, first: Config) -> list[str]:
         for field in _FIXED_SERVER
         if getattr(wanted.server, field) != getattr(first.server, field)
     ]
-    keys += ["store"] if wanted.store != first.store else []
+    keys += [key for key in ("store", "cache") if getattr(wanted, key) != getattr(first, key)]
     keys += [
         f"engine.{field}"
         for field, value in msgspec.structs.asdict(wanted.engine).items()

@@ -20,10 +20,14 @@ from gateway.backends.script import Script
 from gateway.config_file import Document, decode, read, suggestion
 from gateway.config_sections import (
     BudgetConfig,
+    CacheConfig,
+    CoalesceConfig,
     Config,
+    ExactCacheConfig,
     LedgerConfig,
     ModelConfig,
     Price,
+    RouteCacheConfig,
     RouteConfig,
     SamplingConfig,
     Secret,
@@ -33,10 +37,14 @@ from gateway.config_sections import (
 
 __all__ = [
     "BudgetConfig",
+    "CacheConfig",
+    "CoalesceConfig",
     "Config",
+    "ExactCacheConfig",
     "LedgerConfig",
     "ModelConfig",
     "Price",
+    "RouteCacheConfig",
     "RouteConfig",
     "SamplingConfig",
     "Secret",
@@ -52,6 +60,7 @@ https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}")
 _SOURCES = ("gguf", "engine", "openai", "scripted")
+_REDIS = ("redis", "rediss", "unix")
 _SCHEMES = {"engine": ("ws", "wss"), "openai": ("http", "https")}
 
 
@@ -86,6 +95,7 @@ def resolve(document: Document, folder: Path, environ: Mapping[str, str]) -> Con
         document.fail(("models",), "name at least one model.")
     _check_names(document, config)
     _check_engine(document, config)
+    _check_cache(document, config.cache.store.reveal())
     models = {
         name: _model(document, ("models", name), name, model, config, folder)
         for name, model in config.models.items()
@@ -196,6 +206,14 @@ def _check_engine(document: Document, config: Config) -> None:
         least = 0 if field == "threads" else 1
         if isinstance(value, int) and value < least:
             document.fail(("engine", field), f"must be at least {least}, not {value}.")
+
+
+def _check_cache(document: Document, store: str) -> None:
+    """The address is not shown: it may hold a password."""
+    parts = urlsplit(store)
+    place = parts.path if parts.scheme == "unix" else parts.hostname
+    if store not in ("memory", "sqlite") and not (parts.scheme in _REDIS and place):
+        document.fail(("cache", "store"), "must be memory, sqlite or redis://HOST:PORT/DATABASE.")
 
 
 def _check_sampling(

@@ -166,6 +166,57 @@ class BudgetConfig(_Section, frozen=True):
     holdout: Share = 0.05
 
 
+class ExactCacheConfig(_Section, frozen=True):
+    """The policy `cache`, exact: the same request again gets the answer that it got before.
+
+    mode:        `shadow` keeps no answer, and only reports what would have been one
+    requests:    `deterministic` ones, with a temperature of 0 or a seed; `all` gives a sampled
+                 request the sample of an earlier one
+    cut_answers: those that ended at their limit
+    holdout:     share of the conversations that neither read nor fill the cache
+    """
+
+    mode: Mode = "active"
+    requests: Literal["deterministic", "all"] = "deterministic"
+    cut_answers: Literal["kept", "dropped"] = "kept"
+    holdout: Share = 0.0
+
+
+class RouteCacheConfig(_Section, frozen=True):
+    """What a route keeps; `ttl_s` says for how long."""
+
+    exact: ExactCacheConfig = ExactCacheConfig()
+    ttl_s: Seconds = 3600.0
+
+
+class CoalesceConfig(_Section, frozen=True):
+    """The policy `coalesce`: deterministic requests that are the same share one generation.
+
+    mode:    `shadow` only reports
+    holdout: share of the conversations whose requests join no other, and are not joined
+    """
+
+    mode: Mode = "active"
+    holdout: Share = 0.0
+
+
+class CacheConfig(_Section, frozen=True):
+    """Where answers are kept, for all routes.
+
+    store:         `memory`, each worker's own; `sqlite`, a file beside `store`, for the workers of
+                   one machine; or `redis://…`, for all gateways that share one. May hold a
+                   password
+    max_mb:        room for all of them; of Redis, its own `maxmemory` says so
+    max_answer_kb: longer answers are not kept, and cannot be joined
+    deadline_ms:   the store must have answered by then; else the request goes on without it
+    """
+
+    store: Secret = Secret("memory")
+    max_mb: Count = 64
+    max_answer_kb: Count = 1024
+    deadline_ms: Count = 100
+
+
 class LedgerConfig(_Section, frozen=True):
     """What is kept of each request, without a word of it.
 
@@ -184,12 +235,16 @@ class RouteConfig(_Section, frozen=True):
     budget:        the output budget; without it only the model's own limits hold
     max_model_len: the window this route needs: its gguf model is served with at least this
     sampling:      goes before what its models recommend
+    cache:         which answers are kept for the same request
+    coalesce:      which requests share an answer that is on its way
     """
 
     model: str
     budget: BudgetConfig | None = None
     max_model_len: Count | None = None
     sampling: SamplingConfig | None = None
+    cache: RouteCacheConfig = RouteCacheConfig()
+    coalesce: CoalesceConfig = CoalesceConfig()
 
 
 class Config(_Section, frozen=True):
@@ -204,6 +259,7 @@ class Config(_Section, frozen=True):
     server: ServerConfig = ServerConfig()
     store: Path = msgspec.field(default_factory=lambda: default_store(os.environ))
     ledger: LedgerConfig = LedgerConfig()
+    cache: CacheConfig = CacheConfig()
     engine: EngineSettings = EngineSettings()
     models: dict[str, ModelConfig] = {}
     aliases: dict[str, str] = {}

@@ -7,14 +7,25 @@ Each stage is one function. What is known along the way goes into the request's 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 
 from engine.protocol.errors import InvalidRequest
 from gateway.answer import Answer
 from gateway.attempts import Attempts
 from gateway.backends.base import Backend, Call, Stream
+from gateway.cache.control import parse
+from gateway.cache.flights import Note
+from gateway.cache.sharing import Asked, Sharing
+from gateway.cache.terms import terms_of
 from gateway.candidates import fitting
-from gateway.config import Config, RouteConfig
+from gateway.config import (
+    BudgetConfig,
+    CoalesceConfig,
+    Config,
+    ExactCacheConfig,
+    ModelConfig,
+    RouteConfig,
+)
 from gateway.ledger.account import Account
 from gateway.ledger.ledger import Ledger
 from gateway.policy_answer import AnsweredStream
@@ -22,10 +33,13 @@ from gateway.routes import Route, Routes
 from gateway.sampling import SamplingDefaults
 from gateway.stores.ledger import Experiment, LedgerStore
 from gateway.telemetry.metrics import Metrics
+from gateway.tenants import Tenant
 from gateway.verdict import Verdict
 from gateway.visit import Visit
 from policies.base import Policy
 from policies.budget import BudgetPolicy
+from policies.cache import ExactCachePolicy, key_of
+from policies.coalesce import CoalescePolicy
 from policies.context import Context
 from policies.holdout import arm_of, conversation_of, epoch_of
 from policies.request import Request
@@ -42,15 +56,18 @@ class Pipeline:
         metrics: Metrics,
         policies: Mapping[str, list[Policy]] | None = None,
         ledger: Ledger | None = None,
+        sharing: Sharing | None = None,
     ) -> None:
         """policies: by route; built from the configuration unless given.
-        ledger:   outlasts the pipeline; one that is written nowhere unless given
+        ledger, sharing: outlast the pipeline; without them what is written down, and what is
+                  kept for others, ends with it
         """
         self._config = config
         self._routes = routes
         self._backends = dict(backends)
         self._metrics = metrics
         self._ledger = ledger or Ledger(LedgerStore(None), metrics)
+        self._sharing = sharing or Sharing.in_memory(metrics)
         self._policies = policies or {
             name: policies_of(route.config) for name, route in routes.by_name.items()
         }
@@ -142,21 +159,52 @@ class Pipeline:
             traceparent=traceparent,
         )
         names = fitting(request, route.candidates, self._backends, self._config)
+        models = self._config.models
 
-        def note(model: str) -> None:
-            visit.model = model
+        def begin(note: Note) -> Awaitable[Stream]:
+            return Attempts(call, names, self._backends, models, defaults.fit, note).start()
 
-        attempts = Attempts(call, names, self._backends, self._config.models, defaults.fit, note)
-        return await attempts.start()
+        terms = terms_of(verdicts, request, parse(visit.cache_control))
+        asked = Asked(
+            key=b"" if terms.is_alone else self._key(request, route, names, tenant),
+            backends=tuple(self._backends[name] for name in names),
+            model=names[0],
+            choices=request.choices,
+            route=route.name,
+            terms=terms,
+        )
+        return await self._sharing.stream(asked, begin, visit)
+
+    def _key(self, request: Request, route: Route, names: list[str], tenant: Tenant) -> bytes:
+        models = [_identity(name, self._config.models[name]) for name in names]
+        return key_of(request, salt=tenant.salt, route=route.name, models=models)
 
 
 def policies_of(route: RouteConfig) -> list[Policy]:
     """A route's policies in the order in which they are asked: output first."""
-    if route.budget is None or route.budget.mode == "disabled":
-        return []
-    budget = BudgetPolicy(route.budget.max_tokens, route.budget.mode)
-    budget.holdout, budget.epoch = route.budget.holdout, epoch_of(route.budget)
-    return [budget]
+    found: list[Policy] = []
+    if (budget := route.budget) is not None:
+        found.append(_set(BudgetPolicy(budget.max_tokens, budget.mode), budget))
+    exact = route.cache.exact
+    cache = ExactCachePolicy(
+        exact.mode,
+        sampled=exact.requests == "all",
+        keep_cut=exact.cut_answers == "kept",
+        ttl_s=route.cache.ttl_s,
+    )
+    found += [_set(cache, exact), _set(CoalescePolicy(route.coalesce.mode), route.coalesce)]
+    return [policy for policy in found if policy.mode != "disabled"]
+
+
+def _set(policy: Policy, settings: BudgetConfig | ExactCacheConfig | CoalesceConfig) -> Policy:
+    """What the settings of all policies have."""
+    policy.holdout, policy.epoch = settings.holdout, epoch_of(settings)
+    return policy
+
+
+def _identity(name: str, model: ModelConfig) -> list[str | None]:
+    """What answers change with: where they come from, not how we get there."""
+    return [name, model.gguf, model.engine, model.openai, str(model.scripted), model.model]
 
 
 def _check(verdicts: list[Verdict]) -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from gateway.telemetry.metrics import Spent
 from gateway.tenants import Tenant
+
+Source = Literal["hit", "joined", "miss", "bypass"]
+"""Where an answer came from: it was kept, or on its way to another; else a model was asked, which
+for `bypass` was settled from the start."""
 
 _KEY = "fewer.visit"
 
@@ -26,6 +30,9 @@ class Visit:
     error:   code of the error it ended with
     spent:   tokens; known at the end
     reused:  its answer was made for another request: nothing was spent on this one
+    cache_control: the client's header
+    cache:   where its answer came from; empty before that
+    saved_tokens:  of a reused answer, as soon as they are known: prompt and output
     """
 
     id: str
@@ -40,6 +47,9 @@ class Visit:
     error: str | None = None
     spent: Spent = field(default_factory=Spent)
     reused: bool = False
+    cache_control: str | None = None
+    cache: Source | Literal[""] = ""
+    saved_tokens: int = 0
 
     @property
     def seconds(self) -> float:

@@ -8,22 +8,19 @@ from msgspec.structs import replace
 
 from engine.protocol.errors import DeadlineExceeded, FewerError, Overloaded, from_code
 from engine.protocol.frames import (
-    Event,
     Failed,
     Pause,
     Resume,
     StreamEvent,
-    TokenLogprob,
 )
 from engine.protocol.openai import generate_frame
 from gateway.backends.base import Backend, Call, Capabilities, Stream, is_terminal
 from gateway.backends.fields import to_fields
 from gateway.backends.link import EngineLink, Timing
+from gateway.backends.sizes import size_bytes
 
 PAUSE_BYTES = 64 * 1024
 HARD_BYTES = 1024 * 1024
-EVENT_BYTES = 64
-LOGPROB_BYTES = 100
 DEADLINE_GRACE_S = 1.0
 """The engine ends a request at its deadline; if it does not, we do, this much later."""
 
@@ -132,7 +129,7 @@ class EngineStream(Stream):
     def deliver(self, event: StreamEvent) -> None:
         """Called by the link for everything that comes for this id."""
         self._events.append(event)
-        self._bytes += _size_bytes(event)
+        self._bytes += size_bytes(event)
         if is_terminal(event):
             self._end()
         elif self._bytes > PAUSE_BYTES:
@@ -169,19 +166,3 @@ class EngineStream(Stream):
             self._timer.cancel()
         self._link.cancel(self._id)
         self._wake()
-
-
-def _size_bytes(event: StreamEvent) -> int:
-    """About how much memory an event holds."""
-    size = EVENT_BYTES
-    if type(event) is Event:
-        size += len(event.text)
-        if event.tool is not None:
-            size += len(event.tool.arguments)
-        if event.logprobs is not None:
-            size += LOGPROB_BYTES * sum(map(_entries, event.logprobs))
-    return size
-
-
-def _entries(logprob: TokenLogprob) -> int:
-    return 1 + len(logprob.top)

@@ -60,6 +60,7 @@ class GenerationFace:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = canonical(self._format.surface, self._format.parse(await whole_body(receive)))
         visit = visit_of(scope)
+        visit.cache_control = header(scope, b"cache-control")
         route = self._pipeline.match(request.model, header(scope, b"x-fewer-route"), visit)
         lifeline = Lifeline(receive)
         with self._drain.admit(lifeline):

@@ -109,12 +109,41 @@ class Metrics:
             "ledger_dropped", "Requests that the ledger lost: its store could not be written."
         )
 
+        self.cache_requests = self._counter(
+            "cache_requests",
+            "Requests by where their answer came from: hit (kept), joined (on its way to another), "
+            "miss, or bypass (neither was asked).",
+            "route",
+            "result",
+        )
+        self.cache_shadow = self._counter(
+            "cache_shadow", "What shadows of the policies would have done.", "route", "result"
+        )
+        self.cache_stored = self._counter("cache_stored", "Answers that were kept.", "route")
+        self.cache_saved = self._counter(
+            "cache_saved_tokens", "Tokens of answers that no model was asked for.", "route", "kind"
+        )
+        self.cache_errors = self._counter(
+            "cache_errors", "Times that the cache's store could not be used."
+        )
+        self.cache_bytes = Gauge(
+            "fewer_cache_bytes",
+            "Room that kept answers take, where this process knows it.",
+            registry=self._registry,
+            multiprocess_mode="livesum",
+        )
+
     def count(self, route: str, model: str, spent: Spent) -> None:
         """Tokens of one answer, when it has ended."""
         self.prompt_tokens.labels(route, model).inc(spent.prompt_tokens)
         self.generation_tokens.labels(route, model).inc(spent.completion_tokens)
         if spent.estimated:
             self.usage_estimated.inc()
+
+    def save(self, route: str, spent: Spent) -> None:
+        """Tokens of one answer that was made for another request, when it has ended."""
+        self.cache_saved.labels(route, "prompt").inc(spent.prompt_tokens)
+        self.cache_saved.labels(route, "completion").inc(spent.completion_tokens)
 
     def text(self) -> bytes:
         """Prometheus's text format: this process's series, or all workers' together."""

@@ -12,10 +12,14 @@ from engine.protocol.errors import ConfigError
 from engine.protocol.settings import EngineSettings
 from gateway.config import (
     BudgetConfig,
+    CacheConfig,
+    CoalesceConfig,
     Config,
+    ExactCacheConfig,
     LedgerConfig,
     ModelConfig,
     Price,
+    RouteCacheConfig,
     RouteConfig,
     SamplingConfig,
     Secret,
@@ -114,8 +118,12 @@ def test_without_a_file_one_small_model_is_served(
             "2:routes.chat.budget.max_tokens: must be a whole number >= 1, not 0.",
         ),
         (
-            "routes: {chat: {model: small, cache: {}}}",
-            "2:routes.chat.cache: unknown key.",
+            "cache: {store: redis:6379}",
+            "2:cache.store: must be memory, sqlite or redis://HOST:PORT/DATABASE.",
+        ),
+        (
+            "routes: {chat: {model: small, cash: {}}}",
+            "2:routes.chat.cash: unknown key. Did you mean cache?",
         ),
         (
             "routes: {chat: {model: small, sampling: {top_p: 0}}}",
@@ -252,6 +260,10 @@ def test_every_key_is_documented() -> None:
         RouteConfig,
         BudgetConfig,
         LedgerConfig,
+        CacheConfig,
+        RouteCacheConfig,
+        ExactCacheConfig,
+        CoalesceConfig,
     )
     for section in sections:
         for field in msgspec.structs.fields(section):

@@ -12,7 +12,13 @@ from engine.protocol.frames import Event, Failed, StreamEvent, Usage
 from gateway.answer import Answer
 from gateway.backends.base import Call, Stream
 from gateway.backends.scripted import ScriptedBackend
-from gateway.config import BudgetConfig, RouteConfig
+from gateway.config import (
+    BudgetConfig,
+    CoalesceConfig,
+    ExactCacheConfig,
+    RouteCacheConfig,
+    RouteConfig,
+)
 from gateway.pipeline import Pipeline, policies_of
 from gateway.routes import Routes
 from gateway.telemetry.metrics import Metrics
@@ -199,10 +205,23 @@ async def test_leaving_early_cancels_and_is_settled() -> None:
 
 
 def test_a_disabled_policy_is_not_there() -> None:
-    assert policies_of(RouteConfig("m")) == []
-    assert policies_of(RouteConfig("m", BudgetConfig(5, mode="disabled"))) == []
-    (budget,) = policies_of(RouteConfig("m", BudgetConfig(5, mode="shadow")))
+    bare = RouteConfig(
+        "m",
+        BudgetConfig(5, mode="disabled"),
+        cache=RouteCacheConfig(ExactCacheConfig("disabled")),
+        coalesce=CoalesceConfig("disabled"),
+    )
+    assert policies_of(bare) == []
+    (budget,) = policies_of(msgspec.structs.replace(bare, budget=BudgetConfig(5, mode="shadow")))
     assert (budget.name, budget.mode) == ("budget", "shadow")
+
+
+def test_what_is_built_in_needs_no_setting() -> None:
+    built_in = policies_of(RouteConfig("m"))
+    assert [(p.name, p.mode, p.holdout) for p in built_in] == [
+        ("cache", "active", 0.0),
+        ("coalesce", "active", 0.0),
+    ]
 
 
 async def test_contexts_name_route_and_tenant() -> None:

@@ -185,7 +185,7 @@ def said(folder: Path, what: str) -> list[str]:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_an_edited_file_holds_in_every_worker(tmp_path: Path, workers: int) -> None:
     with gateway_process(tmp_path, {"steps": [{"text": "a"}]}, workers) as (process, url):
-        assert decisions(url) == {"[]"}
+        assert not any("budget" in each for each in decisions(url))
         rewrite(tmp_path, budget={"max_tokens": 7})
         until_filled(url, 7)
         rewrite(tmp_path, buget={"max_tokens": 8})

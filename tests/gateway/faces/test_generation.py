@@ -35,7 +35,8 @@ async def test_a_whole_answer(serve: Serve) -> None:
     assert answer["model"] == "chat"
     assert response.headers["x-fewer-route"] == "chat"
     assert response.headers["x-fewer-model"] == "one"
-    assert response.headers["x-fewer-decisions"] == "[]"
+    decided = json.loads(response.headers["x-fewer-decisions"])
+    assert [each["policy"] for each in decided] == ["cache", "coalesce"]
     assert response.headers["x-request-id"]
 
 
@@ -116,15 +117,15 @@ async def test_every_cap_holds_and_is_told(
 async def test_decisions_are_told_in_a_header(serve: Serve) -> None:
     gateway = await serve(scripted_config(budget=5), LONG)
     response = await gateway.chat(max_tokens=50)
-    assert json.loads(response.headers["x-fewer-decisions"]) == [
-        {
-            "policy": "budget",
-            "mode": "active",
-            "action": "rewrite",
-            "reason": "max_tokens clamped: 50 to 5",
-            "arm": "treated",
-        }
-    ]
+    budget, cache, coalesce = json.loads(response.headers["x-fewer-decisions"])
+    assert budget == {
+        "policy": "budget",
+        "mode": "active",
+        "action": "rewrite",
+        "reason": "max_tokens clamped: 50 to 5",
+        "arm": "treated",
+    }
+    assert (cache["policy"], coalesce["policy"]) == ("cache", "coalesce")
 
 
 FAILING = {"steps": [{"text": "Hel"}, {"fail": {"code": "unavailable", "message": "It died."}}]}

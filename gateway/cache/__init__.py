@@ -1,0 +1,1 @@
+"""What requests share: answers that were kept, and answers on their way."""

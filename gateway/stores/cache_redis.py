@@ -1,0 +1,34 @@
+"""Kept answers in Redis, for all gateways that share one.
+
+Room is Redis's own affair (`maxmemory`, with a policy that evicts); we only say how long.
+"""
+
+from __future__ import annotations
+
+from gateway.stores.cache import CacheStore
+from gateway.stores.redis import RedisClient
+
+PREFIX = b"fewer:answer:"
+
+
+class RedisCacheStore(CacheStore):
+    """Closes `client`."""
+
+    def __init__(self, client: RedisClient) -> None:
+        self._client = client
+
+    def __repr__(self) -> str:
+        return f"<RedisCacheStore {self._client!r}>"
+
+    async def get(self, key: bytes) -> bytes | None:
+        value: bytes | None = await self._client.run(
+            lambda: self._client.commands.get(PREFIX + key)
+        )
+        return value
+
+    async def put(self, key: bytes, value: bytes, ttl_s: float) -> None:
+        ttl_ms = max(1, int(ttl_s * 1000))
+        await self._client.run(lambda: self._client.commands.set(PREFIX + key, value, px=ttl_ms))
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
