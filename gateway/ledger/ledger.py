@@ -104,9 +104,11 @@ class Ledger:
         finally:
             worker.cancel()
             await asyncio.wait([worker])
-            await self.flush()
-            self._thread.submit(self._store.close)
-            self._thread.shutdown(wait=False)
+            try:
+                await self.flush()
+            finally:
+                self._thread.submit(self._store.close)
+                self._thread.shutdown(wait=False)
 
     async def flush(self) -> None:
         """Write what is pending. When that cannot be done, it stays pending."""

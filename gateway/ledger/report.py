@@ -12,7 +12,7 @@ from typing import Any
 
 from gateway.ledger.experiments import Finding, findings
 from gateway.stores.ledger import Experiment, LedgerStore, Look
-from policies.savings import FIRST_LOOK, MISS, Interval, next_look, saving
+from policies.savings import FIRST_LOOK, MISS, next_look, saving
 
 _DAY_S = 86_400
 _SHARES = ("cut_share", "failed_share")
@@ -72,27 +72,29 @@ def _experiment(
 
 def _saved(finding: Finding) -> dict[str, Any]:
     """The share that is saved, and what it comes to over the whole treated arm."""
-    head = {"control_mean": finding.control, "treated_mean": finding.treated}
-    if finding.effect is None or finding.interval is None:
-        return head | {"share": None, "total": None}
     spent = finding.treated * finding.treated_size
-    return head | {
-        "share": _bounds(finding.effect, finding.interval, saving),
+    return {
+        "control_mean": finding.control,
+        "treated_mean": finding.treated,
+        "share": _bounds(finding, saving),
         # Without the policy the same would have cost spent / ratio.
-        "total": _bounds(
-            finding.effect, finding.interval, lambda effect: spent * math.expm1(-effect)
-        ),
+        "total": _bounds(finding, lambda effect: spent * math.expm1(-effect)),
     }
 
 
 def _share(finding: Finding) -> dict[str, Any]:
     """How much more of it there is with the policy."""
-    head = {"control": finding.control, "treated": finding.treated}
-    if finding.effect is None or finding.interval is None:
-        return head | {"difference": None}
-    return head | {"difference": _bounds(finding.effect, finding.interval, float)}
+    return {
+        "control": finding.control,
+        "treated": finding.treated,
+        "difference": _bounds(finding, float),
+    }
 
 
-def _bounds(effect: float, shown: Interval, scale: Callable[[float], float]) -> dict[str, Any]:
+def _bounds(finding: Finding, scale: Callable[[float], float]) -> dict[str, Any] | None:
+    """None where the arms cannot be compared."""
+    effect, shown = finding.effect, finding.interval
+    if effect is None or shown is None:
+        return None
     low, high = sorted((scale(shown.low), scale(shown.high)))
     return {"estimate": scale(effect), "low": low, "high": high, "shifted": shown.shifted}

@@ -63,6 +63,11 @@ def test_any_content_has_a_name(content: Any) -> None:
     assert len(conversation_of(chat(("user", content)))) == 16
 
 
+def test_without_a_user_the_whole_is_the_opening() -> None:
+    a, b = chat(("system", "x")), chat(("system", "x"), ("assistant", "y"))
+    assert conversation_of(a) != conversation_of(b)
+
+
 def test_no_text_shows() -> None:
     assert "secret" not in conversation_of(chat(("user", "secret")))
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from engine.protocol.errors import DeadlineExceeded, Unavailable
 from gateway.config import LedgerConfig
@@ -19,6 +19,7 @@ from gateway.stores.ledger import Experiment, LedgerStore
 from gateway.telemetry.metrics import Metrics
 from tests.fakes.clock import FakeClock
 from tests.fakes.ledger import an_entry, ruling
+from tests.fakes.serving import until
 from tests.gateway.ledger.test_experiments import conversations
 
 BUDGET = Experiment("chat", "budget", "e")
@@ -31,6 +32,7 @@ class Store(LedgerStore):
     def __init__(self) -> None:
         super().__init__(None)
         self.broken = False
+        self.pruned = 0
         self.free = threading.Event()
         self.free.set()
 
@@ -39,6 +41,10 @@ class Store(LedgerStore):
         if self.broken:
             raise Unavailable("The store ledger cannot be used: disk is full.")
         super().write(entries)
+
+    def prune(self, before_s: float, max_rows: int) -> None:
+        super().prune(before_s, max_rows)
+        self.pruned += 1
 
     def count(self) -> int:
         return sum(row["requests"] for row in self.totals(("tenant",), 0.0))
@@ -70,15 +76,31 @@ async def test_requests_are_written_in_batches(ledger: Ledger, store: Store) -> 
     assert (ledger.pending, store.count()) == (0, 3)
 
 
-async def test_they_are_written_by_themselves(
-    ledger: Ledger, store: Store, monkeypatch: pytest.MonkeyPatch
+async def test_all_of_it_happens_by_itself(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FLUSH_EVERY_S", "LOOK_EVERY_S", "PRUNE_EVERY_S"):
+        monkeypatch.setattr(module, name, 0.001)
+    ledger = Ledger(store, Metrics(), clock=FakeClock(NOW_S))
+    ledger.keep(LedgerConfig(retention_days=1))
+    async with ledger.running():
+        for entry in [*conversations("control", 100), *conversations("treated", 100)]:
+            ledger.record(replace(entry, time_s=NOW_S))
+        ledger.record(an_entry(time_s=NOW_S - 90_000))
+        await until(lambda: repr(ledger) == "<Ledger 0 pending, 1 experiments>")
+        await until(lambda: store.pruned > 0)
+    assert store.looks()[BUDGET].number == 1
+
+
+async def test_a_fault_of_ours_is_said_loudly(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "FLUSH_EVERY_S", 0.001)
-    quick = Ledger(store, Metrics())
-    async with quick.running():
-        quick.record(an_entry())
-        while quick.pending:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+    monkeypatch.setattr(store, "write", lambda entries: 1 / 0)
+    ledger = Ledger(store, Metrics())
+    ledger.record(an_entry())
+    with pytest.raises(ZeroDivisionError):
+        async with ledger.running():
+            await until(lambda: bool(caplog.records))
+    assert "the ledger is not written any more: ZeroDivisionError" in caplog.text
 
 
 async def test_the_end_writes_what_is_left(tmp_path: Path) -> None:
