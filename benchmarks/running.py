@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import socket
 import subprocess
 import tempfile
 import time
@@ -13,6 +15,7 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -81,14 +84,13 @@ class Server:
 
     def wake(self, prompt: list[int]) -> None:
         deadline = time.monotonic() + START_DEADLINE_S
-        while True:
-            try:
-                self.run(Job([prompt], [1], 1))
-                return
-            except (aiohttp.ClientError, Refused) as error:
-                if not processes.tree(self.pid) or time.monotonic() > deadline:
-                    raise EngineError(f"{self.version} did not start: {self._said()}") from error
+        while processes.tree(self.pid) and time.monotonic() < deadline:
+            if self._listens():  # cheap, so that looking does not slow the start
+                with contextlib.suppress(aiohttp.ClientError, Refused):
+                    self.run(Job([prompt], [1], 1))
+                    return
             time.sleep(POLL_S)
+        raise EngineError(f"{self.version} did not start: {self._said()}")
 
     def run(self, job: Job) -> Reply:
         return asyncio.run(self._run(job))
@@ -100,6 +102,14 @@ class Server:
             ended = max(answer.sent_s + answer.last_s for answer in answers)
         gaps_s = [gap_s for answer in answers for gap_s in answer.gaps_s]
         return Reply(ended - began, [answer.first_s for answer in answers], gaps_s)
+
+    def _listens(self) -> bool:
+        address = urlsplit(self._url)
+        try:
+            socket.create_connection((address.hostname, address.port), POLL_S).close()
+        except OSError:
+            return False
+        return True
 
     def _said(self) -> str:
         return self._log.read_text(errors="replace")[-LOG_TAIL_CHARACTERS:] if self._log else ""

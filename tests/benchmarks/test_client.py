@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -17,7 +21,7 @@ from benchmarks.client import Client, Refused, connected
 from benchmarks.jobs import Job
 from benchmarks.open_loop import play
 from benchmarks.prompts import Prompts
-from benchmarks.running import Server
+from benchmarks.running import EngineError, Server
 from benchmarks.streams import side_by_side
 
 Serve = Callable[..., Awaitable[Client]]
@@ -147,6 +151,24 @@ async def test_a_server_does_a_job_with_so_many_streams(
     assert (len(reply.first_s), len(reply.gaps_s)) == (3, 3)
     assert played.most <= 2
     assert reply.seconds >= max(reply.first_s)
+
+
+async def test_a_server_is_waited_for_until_its_first_token(
+    serve: Callable[[Played], Awaitable[str]],
+) -> None:
+    played = Played([chunk("a"), USAGE, DONE])
+    server = Server(await serve(played), pid=os.getpid(), version="played")
+    await asyncio.to_thread(server.wake, [1, 2])
+    assert [body["max_tokens"] for body in played.asked] == [1]
+
+
+def test_a_server_that_ended_shows_what_it_said_last(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-I", "-S", "-c", ""]) as ended:
+        ended.wait()
+    (tmp_path / "log").write_text("no such model")
+    server = Server("http://127.0.0.1:9", ended.pid, "peer 1", tmp_path / "log")
+    with pytest.raises(EngineError, match="peer 1 did not start: no such model"):
+        server.wake([1])
 
 
 async def test_nothing_that_listens_is_an_error_of_the_connection() -> None:
