@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from engine.protocol.errors import InvalidRequest
 from gateway.backends.scripted import ScriptedBackend
-from gateway.config import BudgetConfig, RouteConfig
+from gateway.config import BudgetConfig, CoalesceConfig, Config, ExactCacheConfig, RouteConfig
+from gateway.config_sections import RouteCacheConfig
 from gateway.ledger.ledger import Ledger
 from gateway.pipeline import Pipeline, policies_of
 from gateway.routes import Routes
@@ -23,7 +27,7 @@ from policies.context import Context
 from policies.decision import Decision, answer, refuse, rewrite
 from policies.holdout import Arm, arm_of, conversation_of, epoch_of
 from policies.request import Request
-from tests.fakes.serving import HELLO, scripted_config
+from tests.fakes.serving import HELLO, Gateway, Serve, scripted_config, until
 from tests.gateway.ledger.test_experiments import conversations
 from tests.gateway.test_pipeline import Fixed, Shouting
 
@@ -195,3 +199,47 @@ async def test_every_request_is_booked_with_its_arm() -> None:
     await run.text(in_arm("control", policy))
     await run.ledger.flush()
     assert run.store.arms() == {Experiment("chat", "capping", "e"): {"treated": 1, "control": 1}}
+
+
+def shared(holdout: float) -> Config:
+    """One route whose cache and coalescing leave that share of the conversations alone."""
+    route = RouteConfig(
+        "one",
+        cache=RouteCacheConfig(ExactCacheConfig(holdout=holdout)),
+        coalesce=CoalesceConfig(holdout=holdout),
+    )
+    return replace(scripted_config(), routes={"chat": route})
+
+
+async def together(gateway: Gateway, ask: Callable[[], Coroutine[Any, Any, Any]]) -> list[Any]:
+    """Two answers to requests that are there at the same time."""
+    first = asyncio.create_task(ask())
+    await until(lambda: bool(gateway.scripted.calls))
+    second = asyncio.create_task(ask())
+    return [await first, await second]
+
+
+SLOW = {"steps": [{"text": "Hel"}, {"text": "lo", "delay_s": 0.03}]}
+
+
+@pytest.mark.parametrize(("holdout", "calls"), [(0.0, 1), (1.0, 3)])
+async def test_the_control_arm_touches_no_cache(serve: Serve, holdout: float, calls: int) -> None:
+    """It neither reads nor writes one, and joins nobody."""
+    gateway = await serve(shared(holdout), SLOW)
+    answers = await together(gateway, lambda: gateway.chat(temperature=0))
+    answers.append(await gateway.chat(temperature=0))
+    assert {answer.status_code for answer in answers} == {200}
+    assert len(gateway.scripted.calls) == calls
+
+
+async def test_what_the_control_arm_was_told_is_not_kept_for_the_other(serve: Serve) -> None:
+    gateway = await serve(shared(1.0), HELLO)
+    await gateway.chat(temperature=0)
+    gateway.exchange(shared(0.0))
+    await gateway.chat(temperature=0)
+    assert len(gateway.scripted.calls) == 2
+    await gateway.chat(temperature=0)
+    assert len(gateway.scripted.calls) == 2
+    gateway.exchange(shared(1.0))
+    await gateway.chat(temperature=0)
+    assert len(gateway.scripted.calls) == 3
