@@ -24,6 +24,7 @@ from gateway.config_sections import (
     CoalesceConfig,
     Config,
     ExactCacheConfig,
+    HistoryConfig,
     LedgerConfig,
     ModelConfig,
     Price,
@@ -41,6 +42,7 @@ __all__ = [
     "CoalesceConfig",
     "Config",
     "ExactCacheConfig",
+    "HistoryConfig",
     "LedgerConfig",
     "ModelConfig",
     "Price",
@@ -103,6 +105,7 @@ def resolve(document: Document, folder: Path, environ: Mapping[str, str]) -> Con
     for name, route in config.routes.items():
         _known(document, ("routes", name, "model"), route.model, models)
         _check_sampling(document, ("routes", name), route.sampling)
+        _check_history(document, ("routes", name, "history"), route, config)
     _check_aliases(document, config)
     return replace(config, models=models, default_route=_default_route(document, config))
 
@@ -227,6 +230,29 @@ def _check_sampling(
     except InvalidRequest as error:
         name = error.param or ""
         document.fail((*key, "sampling", name), error.message.removeprefix(f"{name} "))
+
+
+def _check_history(
+    document: Document, key: tuple[str, ...], route: RouteConfig, config: Config
+) -> None:
+    """The marks must be apart, and the upper one in reach."""
+    history = route.history
+    if history is None:
+        return
+    if history.low_tokens >= history.high_tokens:
+        document.fail(
+            (*key, "low_tokens"),
+            f"must be below high_tokens ({history.high_tokens}), best no more than half of it.",
+        )
+    model = config.models[route.model]
+    window = model.max_model_len
+    if model.gguf is not None:
+        window = config.engine_settings(route.model).max_model_len
+    if window is not None and history.high_tokens >= window:
+        document.fail(
+            (*key, "high_tokens"),
+            f"must be below the {window} tokens that {route.model} takes, by the longest answer.",
+        )
 
 
 def _check_aliases(document: Document, config: Config) -> None:

@@ -217,6 +217,22 @@ class CacheConfig(_Section, frozen=True):
     deadline_ms: Count = 100
 
 
+class HistoryConfig(_Section, frozen=True):
+    """The policy `history`: long conversations lose their oldest turns, many at once.
+
+    strategy:    `window` leaves them out
+    high_tokens: a prompt that counts more, tools included, is cut
+    low_tokens:  what a cut leaves, at most
+    mode, holdout: as those of `budget`; the control arm is not cut
+    """
+
+    high_tokens: Count
+    low_tokens: Count
+    strategy: Literal["window"] = "window"
+    mode: Mode = "active"
+    holdout: Share = 0.05
+
+
 class LedgerConfig(_Section, frozen=True):
     """What is kept of each request, without a word of it.
 
@@ -233,6 +249,7 @@ class RouteConfig(_Section, frozen=True):
 
     model:         which of `models` answers
     budget:        the output budget; without it only the model's own limits hold
+    history:       what becomes of long conversations; without it they are refused in the end
     max_model_len: the window this route needs: its gguf model is served with at least this
     sampling:      goes before what its models recommend
     cache:         which answers are kept for the same request
@@ -241,6 +258,7 @@ class RouteConfig(_Section, frozen=True):
 
     model: str
     budget: BudgetConfig | None = None
+    history: HistoryConfig | None = None
     max_model_len: Count | None = None
     sampling: SamplingConfig | None = None
     cache: RouteCacheConfig = RouteCacheConfig()

@@ -23,6 +23,7 @@ from gateway.config import (
     CoalesceConfig,
     Config,
     ExactCacheConfig,
+    HistoryConfig,
     ModelConfig,
     RouteConfig,
 )
@@ -41,6 +42,8 @@ from policies.budget import BudgetPolicy
 from policies.cache import ExactCachePolicy, key_of
 from policies.coalesce import CoalescePolicy
 from policies.context import Context
+from policies.counting import VERSION as COUNTING
+from policies.history import HistoryPolicy
 from policies.holdout import arm_of, conversation_of, epoch_of
 from policies.request import Request
 
@@ -124,16 +127,15 @@ class Pipeline:
     def _verdict(self, policy: Policy, request: Request, context: Context) -> Verdict:
         """Ask one policy, and settle what holds of what it says."""
         decision = policy.decide(request, context)
-        mode, epoch = policy.mode, policy.epoch
-        if mode == "active" and self._ledger.is_harmful(
-            Experiment(context.route, policy.name, epoch)
-        ):
-            mode = "shadow"
+        mode, epoch, share = policy.mode, policy.epoch, policy.holdout
         if mode != "active":
             return Verdict(policy, decision, request, mode)
-        if not policy.holdout:
+        if self._ledger.is_harmful(Experiment(context.route, policy.name, epoch)):
+            applied = policy.control(request, context)
+            return Verdict(policy, decision, request, "shadow", None, applied)
+        if not share:
             return Verdict(policy, decision, request, mode, None, decision)
-        arm = arm_of(policy.name, epoch, context.tenant, context.conversation, policy.holdout)
+        arm = arm_of(policy.name, epoch, context.tenant, context.conversation, share)
         applied = decision if arm == "treated" else policy.control(request, context)
         return Verdict(policy, decision, request, mode, arm, applied)
 
@@ -193,12 +195,19 @@ def policies_of(route: RouteConfig) -> list[Policy]:
         ttl_s=route.cache.ttl_s,
     )
     found += [_set(cache, exact), _set(CoalescePolicy(route.coalesce.mode), route.coalesce)]
+    if (history := route.history) is not None:
+        window = HistoryPolicy(history.high_tokens, history.low_tokens, history.mode)
+        found.append(_set(window, history, f"-{COUNTING}"))
     return [policy for policy in found if policy.mode != "disabled"]
 
 
-def _set(policy: Policy, settings: BudgetConfig | ExactCacheConfig | CoalesceConfig) -> Policy:
-    """What the settings of all policies have."""
-    policy.holdout, policy.epoch = settings.holdout, epoch_of(settings)
+def _set(
+    policy: Policy,
+    settings: BudgetConfig | ExactCacheConfig | CoalesceConfig | HistoryConfig,
+    version: str = "",
+) -> Policy:
+    """What the settings of all have. version: of what else the policy's effect rests on."""
+    policy.holdout, policy.epoch = settings.holdout, epoch_of(settings) + version
     return policy
 
 

@@ -22,6 +22,13 @@ class Arithmetic(msgspec.Struct, frozen=True):
     allowed: int
 
 
+class PromptTokens(msgspec.Struct, frozen=True):
+    """Tokens of the prompt, tools included, as `policies.counting` counts them."""
+
+    before: int
+    after: int
+
+
 class Decision(msgspec.Struct, frozen=True):
     """Made by one of the four functions below, so that each action has what it needs.
 
@@ -29,6 +36,7 @@ class Decision(msgspec.Struct, frozen=True):
     request: `rewrite`: the request that takes the place of the one decided about
     text:    `answer`: what is answered without asking a model
     param:   `refuse`: the field of the request that is at fault
+    prompt:  what the decision makes of the prompt; None where it leaves it alone
     """
 
     action: Action
@@ -37,6 +45,7 @@ class Decision(msgspec.Struct, frozen=True):
     request: Request | None = None
     text: str = ""
     param: str | None = None
+    prompt: PromptTokens | None = None
 
 
 def keep(reason: str, tokens: Arithmetic | None = None) -> Decision:
@@ -44,9 +53,14 @@ def keep(reason: str, tokens: Arithmetic | None = None) -> Decision:
     return Decision("keep", reason, tokens)
 
 
-def rewrite(request: Request, reason: str, tokens: Arithmetic | None = None) -> Decision:
+def rewrite(
+    request: Request,
+    reason: str,
+    tokens: Arithmetic | None = None,
+    prompt: PromptTokens | None = None,
+) -> Decision:
     """`request` goes on in place of the one that came."""
-    return Decision("rewrite", reason, tokens, request=request)
+    return Decision("rewrite", reason, tokens, request=request, prompt=prompt)
 
 
 def answer(text: str, reason: str) -> Decision:
