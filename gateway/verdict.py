@@ -15,8 +15,8 @@ class Verdict(msgspec.Struct, frozen=True):
     before:   the request that it was asked about
     mode:     as it is at work: an active policy that was found to do harm is a shadow
     arm:      where its holdout put the conversation; None unless it is active and has one
-    applied:  what holds: the decision where it is obeyed, in the control arm whatever the policy
-              says that must hold there, and for a shadow nothing
+    applied:  what holds: the decision where it is obeyed; whatever the policy says that must always
+              hold in the control arm, and where it was found to do harm; for a shadow nothing
     """
 
     policy: Policy

@@ -47,7 +47,8 @@ class Policy(ABC):
     def control(self, request: Request, context: Context) -> Decision | None:
         """What holds in the control arm in place of `decide`; pure, and never raises.
 
-        None, as for most, changes nothing. A limit that protects the service holds in both arms.
+        It also holds for everybody once an active policy was found to do harm. None, as for most,
+        changes nothing; a limit that protects the service is what must hold all the same.
         """
         return None
 

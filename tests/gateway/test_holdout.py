@@ -186,6 +186,16 @@ async def test_what_does_harm_is_a_shadow_from_then_on(arm: Arm) -> None:
     assert await run.text(in_arm("treated", policy)) == "Hel"
 
 
+async def test_harm_does_not_take_the_cap_off() -> None:
+    policy = held(BudgetPolicy(1))
+    run = Run(policy)
+    run.store.write(conversations("treated", 400, 2.0) + conversations("control", 100))
+    await run.ledger.look()
+    request = replace(in_arm("treated", policy), max_tokens=50)
+    assert await run.text(request) == "Hel"
+    assert run.decisions[0]["mode"] == "shadow"
+
+
 def test_policies_get_their_holdout_and_epoch() -> None:
     settings = BudgetConfig(5, holdout=0.25)
     budget = policies_of(RouteConfig("m", settings))[0]
