@@ -84,7 +84,7 @@ class Core:
             max_num_waiting=settings.max_num_waiting,
             clock=clock,
         )
-        storage = f"{executor.name}/{shape.kv_bytes_per_token}"
+        storage = f"{executor.name}/{shape.kv_dtype}"
         self._factory = JobFactory(self._limits, tokenizer, model=shape.name, storage=storage)
         self._roster = Roster(self._scheduler, self._outbox, self._recorder)
         self._num_failed_steps = 0

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from engine.protocol.settings import EngineSettings
 from engine.runner.base import BLOCK_TOKENS, ModelShape
+from engine.runner.shape import kv_bytes_per_token
 
 MIB = 1024 * 1024
 GPU_MEMORY_SHARE = 0.9
@@ -144,18 +145,21 @@ def fit_machine(shape: ModelShape, settings: EngineSettings, machine: Machine) -
 
 
 def fit_gpu(shape: ModelShape, settings: EngineSettings, gpu: Machine) -> Fit:
-    """In bfloat16, with all that weights and activations leave of the GPU's memory as pool.
+    """In bfloat16, KV in `kv_cache_dtype`, with all the memory that is left over as pool.
 
     shape: of the reference executor, which keeps float32
     """
     half = replace(
         shape,
         weight_bytes=shape.weight_bytes * _BFLOAT16_BYTES // _FLOAT32_BYTES,
-        kv_bytes_per_token=shape.kv_bytes_per_token * _BFLOAT16_BYTES // _FLOAT32_BYTES,
+        kv_bytes_per_token=kv_bytes_per_token(
+            shape.layers, shape.kv_heads, shape.head_dim, settings.kv_cache_dtype
+        ),
+        kv_dtype=settings.kv_cache_dtype,
         activation_bytes_per_token=(
             shape.activation_bytes_per_token * _BFLOAT16_BYTES // _FLOAT32_BYTES
         ),
-        precision="bfloat16",
+        precision=f"bfloat16, {settings.kv_cache_dtype} KV",
     )
     usable = replace(gpu, memory_bytes=int(gpu.memory_bytes * GPU_MEMORY_SHARE))
     empty = Fit(half, usable, settings, 0)
@@ -182,7 +186,7 @@ def fit_line(
         counts.append(f"{fit.at_once(short):,} of {short:,}")
     line = (
         f"{name or shape.name}: weights {mib(shape.weight_bytes)}; "
-        f"KV {shape.kv_bytes_per_token / 1024:,.1f} KiB per token, "
+        f"KV {shape.kv_bytes_per_token / 1024:,.1f} KiB per token in {shape.kv_dtype}, "
         f"{mib(fit.pool_bytes)} hold {fit.pool_tokens:,} tokens; "
         f"activations up to {mib(fit.activation_bytes)}; "
         f"requests safely at once: {' or '.join(counts)}"

@@ -33,6 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="0 for a free one (default: %(default)s)",
     )
     options.add_executor(parser)
+    options.add_kv_cache_dtype(parser)
     for name in _number_settings():
         parser.add_argument(
             _option(name), type=int, metavar="N", help="overrides the configuration's"

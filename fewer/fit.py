@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from engine.fit import Fit, Machine
     from engine.protocol.settings import EngineSettings
 
-from fewer.options import add_executor
+from fewer.options import add_executor, add_kv_cache_dtype
 
 _GPU_NAMES = "H200, H100, A100-80, A100-40, L40S, A10, L4, RTX4090, RTX3090, T4"
 
@@ -26,6 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--kv-cache-mb", metavar="MIB", type=int, help="KV pool on this machine (default: 512)"
     )
     add_executor(parser)
+    add_kv_cache_dtype(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -40,7 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.gpu is not None:
         fit = fit_gpu(shape_of(file, "reference"), settings, _gpu(arguments.gpu))
     else:
-        fit = fit_machine(shape_of(file, settings.executor), settings, this_machine())
+        shape = shape_of(file, settings.executor, settings.kv_cache_dtype)
+        fit = fit_machine(shape, settings, this_machine())
     _print_memory(arguments.model, fit, on_gpu=arguments.gpu is not None)
     _print_lengths(fit)
     _print_verdict(fit, on_gpu=arguments.gpu is not None)
@@ -53,7 +55,10 @@ def _settings(arguments: argparse.Namespace) -> EngineSettings:
     from engine.protocol.errors import SetupError
     from engine.protocol.settings import EngineSettings
 
-    settings = EngineSettings(executor=arguments.executor or "auto")
+    settings = EngineSettings(
+        executor=arguments.executor or "auto",
+        kv_cache_dtype=arguments.kv_cache_dtype or "bfloat16",
+    )
     given = {"max_model_len": arguments.context, "kv_cache_mb": arguments.kv_cache_mb}
     wanted = {name: value for name, value in given.items() if value is not None}
     for name, value in wanted.items():

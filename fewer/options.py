@@ -42,6 +42,14 @@ def add_executor(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_kv_cache_dtype(parser: argparse.ArgumentParser) -> None:
+    from engine.protocol.settings import KvCacheDtype
+
+    parser.add_argument(
+        "--kv-cache-dtype", choices=get_args(KvCacheDtype), help="what KV is kept in"
+    )
+
+
 def add_engine_port(parser: argparse.ArgumentParser, meaning: str) -> None:
     parser.add_argument(
         "--engine-port",
@@ -76,9 +84,9 @@ def load_config(arguments: argparse.Namespace) -> Config:
     config = configuration.load(arguments.config, os.environ)
     if model := getattr(arguments, "model", None):
         config = with_model(config, model)
-    if executor := getattr(arguments, "executor", None):
-        config = replace(config, engine=replace(config.engine, executor=executor))
-    return config
+    given = {field: getattr(arguments, field, None) for field in ("executor", "kv_cache_dtype")}
+    told = {field: value for field, value in given.items() if value is not None}
+    return replace(config, engine=replace(config.engine, **told))
 
 
 def source(arguments: argparse.Namespace) -> Source:

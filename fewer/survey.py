@@ -20,11 +20,10 @@ def survey(launch: Launch) -> dict[str, str]:
     """
     free_bytes, lines = free_memory_bytes(), {}
     for engine in launch.engines:
-        shape = shape_of(GgufFile.open(engine.path), engine.settings.executor)
+        settings = engine.settings
+        shape = shape_of(GgufFile.open(engine.path), settings.executor, settings.kv_cache_dtype)
         check_window(launch.config, engine.name, shape)
-        lines[engine.name] = fit_line(
-            shape, engine.settings, name=engine.name, memory_bytes=free_bytes
-        )
+        lines[engine.name] = fit_line(shape, settings, name=engine.name, memory_bytes=free_bytes)
     return lines
 
 

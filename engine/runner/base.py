@@ -97,6 +97,8 @@ class ModelShape:
     """Bytes of weights as the executor keeps them."""
     kv_bytes_per_token: int
     """Bytes of K and V for one token over all layers, as the executor keeps them."""
+    kv_dtype: str
+    """What K and V are kept in: `float32`, `bfloat16` or `int8`."""
     activation_bytes_per_token: int
     """Peak bytes of temporaries for each row of a step."""
     precision: str

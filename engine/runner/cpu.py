@@ -1,7 +1,7 @@
 """The `cpu` executor: a whole step in one native call, on packed 4- and 8-bit weights.
 
-Activations are int8 in groups of 32 and the KV cache is bf16, so logits differ from the
-`reference` executor's by rounding; which tokens follow from given logits does not.
+Activations are int8 in groups of 32 and the KV cache is bf16 or int8, so logits differ from
+the `reference` executor's by rounding; which tokens follow from given logits does not.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from engine.weights.gguf import GgufFile
 from engine.weights.pack import GROUP_BYTES, packed
 from kernels.cpu.binding import (
     Config,
+    Kv,
     Matrix,
     NativeError,
     NativeModel,
@@ -42,6 +43,7 @@ _VECTORS = {
     "attn_v.bias": Vector.VALUE_BIAS, "attn_output.bias": Vector.OUTPUT_BIAS,
     "attn_q_norm.weight": Vector.QUERY_NORM, "attn_k_norm.weight": Vector.KEY_NORM,
 }  # fmt: skip
+_KV = {"bfloat16": Kv.BF16, "int8": Kv.INT8}
 _PERMUTED = ("attn_q", "attn_k")
 
 
@@ -52,14 +54,14 @@ class CpuExecutor(Executor):
 
     def __init__(self, file: GgufFile, options: ModelOptions, settings: EngineSettings) -> None:
         """Raises `ModelFileError` for a model whose shape the native step cannot take."""
-        self.shape = cpu_shape(file, options)
+        self.shape = cpu_shape(file, options, settings.kv_cache_dtype)
         positions = min(settings.max_model_len, options.context_length)
         config = Config(
             options.layers, options.hidden, options.heads, options.kv_heads, options.head_dim,
             options.intermediate, options.vocab_size,
             max(settings.max_num_batched_tokens, settings.max_num_seqs), positions,
-            settings.threads or usable_cores(), options.no_rope_interval,
-            options.norm_epsilon, options.head_dim**-0.5,
+            settings.threads or usable_cores(), _KV[settings.kv_cache_dtype],
+            options.no_rope_interval, options.norm_epsilon, options.head_dim**-0.5,
         )  # fmt: skip
         try:
             self._model = NativeModel(config)

@@ -7,7 +7,7 @@ import os
 
 from engine.models.registry import ModelOptions
 from engine.protocol.errors import ModelFileError, SetupError
-from engine.protocol.settings import EngineSettings
+from engine.protocol.settings import EngineSettings, KvCacheDtype
 from engine.runner.base import Executor, ModelShape
 from engine.runner.cores import usable_cores
 from engine.runner.shape import cpu_refusal, cpu_shape, reference_shape
@@ -27,7 +27,7 @@ def open_executor(name: str, file: GgufFile, settings: EngineSettings) -> Execut
     executor that does not exist or cannot be built here. Imports torch only where it is needed.
     """
     options = ModelOptions.from_gguf(file)
-    if resolve(name, file, options) == "cpu":
+    if resolve(name, file, options, settings.kv_cache_dtype) == "cpu":
         if refusal := cpu_refusal(file, options):
             raise ModelFileError(f"{refusal} Use --executor reference.")
         from engine.runner.cpu import CpuExecutor
@@ -41,23 +41,32 @@ def open_executor(name: str, file: GgufFile, settings: EngineSettings) -> Execut
     return ReferenceExecutor(file, options, settings.threads or usable_cores())
 
 
-def shape_of(file: GgufFile, executor: str) -> ModelShape:
+def shape_of(
+    file: GgufFile, executor: str, kv_cache_dtype: KvCacheDtype = "bfloat16"
+) -> ModelShape:
     """The shape that `open_executor(executor, …)` will have, from the file's header alone.
 
     Raises as `open_executor` does.
     """
     options = ModelOptions.from_gguf(file)
-    if resolve(executor, file, options) == "cpu":
-        return cpu_shape(file, options)
+    if resolve(executor, file, options, kv_cache_dtype) == "cpu":
+        return cpu_shape(file, options, kv_cache_dtype)
     return reference_shape(options)
 
 
-def resolve(name: str, file: GgufFile, options: ModelOptions) -> str:
+def resolve(
+    name: str, file: GgufFile, options: ModelOptions, kv_cache_dtype: KvCacheDtype = "bfloat16"
+) -> str:
     """`cpu` or `reference`. Compiles the native step where it is not in the cache yet.
 
-    Raises `SetupError` for another name, and for `cpu` where it cannot be built.
+    Raises `SetupError` for another name, for `cpu` where it cannot be built, and for int8 KV
+    under `reference`.
     """
     if name == "reference":
+        if kv_cache_dtype == "int8":
+            raise SetupError(
+                "kv_cache_dtype int8 needs the cpu executor: the reference executor keeps float32."
+            )
         return name
     if name not in ("auto", "cpu"):
         raise SetupError(f"There is no executor {name!r}; there are: auto, cpu, reference.")
@@ -71,4 +80,6 @@ def resolve(name: str, file: GgufFile, options: ModelOptions) -> str:
             raise SetupError(f"The cpu executor is not available here: {error}") from error
         refusal = str(error)
     _logger.warning("Taking the reference executor, which is slow: %s", refusal)
+    if kv_cache_dtype == "int8":
+        _logger.warning("kv_cache_dtype int8 does not hold here: that executor keeps float32.")
     return "reference"

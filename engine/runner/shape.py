@@ -7,24 +7,26 @@ import math
 from gguf.constants import GGML_QUANT_SIZES
 
 from engine.models.registry import ModelOptions
+from engine.protocol.settings import KvCacheDtype
 from engine.runner.base import ModelShape
 from engine.weights.gguf import GgufFile
 from engine.weights.pack import GROUP, packed_type
-from kernels.cpu.binding import HEAD_DIMS
+from kernels.cpu.binding import HEAD_DIMS, MAX_QUERIES
 
 _FLOAT32_BYTES = 4
-_BFLOAT16_BYTES = 2
+_KV_VALUE_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
 
 
 def reference_shape(options: ModelOptions) -> ModelShape:
     """Under the reference executor, which keeps everything in float32."""
-    return _shape(
-        options, _num_weights(options) * _FLOAT32_BYTES, _FLOAT32_BYTES, _widest(options), "float32"
-    )
+    weight_bytes = _num_weights(options) * _FLOAT32_BYTES
+    return _shape(options, weight_bytes, "float32", _widest(options), "float32")
 
 
-def cpu_shape(file: GgufFile, options: ModelOptions) -> ModelShape:
-    """Under the cpu executor: packed 4- and 8-bit weights, bf16 KV, logits of sampled rows only."""
+def cpu_shape(
+    file: GgufFile, options: ModelOptions, kv_dtype: KvCacheDtype = "bfloat16"
+) -> ModelShape:
+    """Under the cpu executor: packed 4- and 8-bit weights, logits of sampled rows only."""
     weight_bytes = 0
     for name, shape in options.tensor_shapes():
         if len(shape) == 1:
@@ -34,7 +36,13 @@ def cpu_shape(file: GgufFile, options: ModelOptions) -> ModelShape:
             weight_bytes += math.prod(shape) // size * size_bytes
     attention = 4 * options.heads * options.head_dim + 2 * options.kv_heads * options.head_dim
     values = 3 * options.hidden + attention + options.intermediate
-    return _shape(options, weight_bytes, _BFLOAT16_BYTES, values, "4 and 8 bit, bfloat16 KV")
+    return _shape(options, weight_bytes, kv_dtype, values, f"4 and 8 bit, {kv_dtype} KV")
+
+
+def kv_bytes_per_token(layers: int, kv_heads: int, head_dim: int, dtype: str) -> int:
+    """Bytes of K and V; int8 has a float32 scale beside each head's key and each head's value."""
+    scale_bytes = _FLOAT32_BYTES if dtype == "int8" else 0
+    return 2 * layers * kv_heads * (head_dim * _KV_VALUE_BYTES[dtype] + scale_bytes)
 
 
 def cpu_refusal(file: GgufFile, options: ModelOptions) -> str | None:
@@ -44,7 +52,17 @@ def cpu_refusal(file: GgufFile, options: ModelOptions) -> str | None:
             f"{file.path}: the cpu executor takes heads of {', '.join(map(str, HEAD_DIMS))} "
             f"values, not {options.head_dim}."
         )
-    for what, width in (("hidden", options.hidden), ("feed-forward", options.intermediate)):
+    if (queries := options.heads // options.kv_heads) > MAX_QUERIES:
+        return (
+            f"{file.path}: the cpu executor takes up to {MAX_QUERIES} heads that share a KV head, "
+            f"not {queries}."
+        )
+    widths = {
+        "hidden": options.hidden,
+        "feed-forward": options.intermediate,
+        "query": options.heads * options.head_dim,
+    }
+    for what, width in widths.items():
         if width % GROUP:
             return (
                 f"{file.path}: the cpu executor needs a {what} width that is a multiple of "
@@ -56,11 +74,10 @@ def cpu_refusal(file: GgufFile, options: ModelOptions) -> str | None:
 def _shape(
     options: ModelOptions,
     weight_bytes: int,
-    kv_value_bytes: int,
+    kv_dtype: str,
     activation_values: int,
     precision: str,
 ) -> ModelShape:
-    kv_values = 2 * options.layers * options.kv_heads * options.head_dim
     return ModelShape(
         name=options.name,
         architecture=options.architecture,
@@ -73,7 +90,10 @@ def _shape(
         context_length=options.context_length,
         num_weights=_num_weights(options),
         weight_bytes=weight_bytes,
-        kv_bytes_per_token=kv_values * kv_value_bytes,
+        kv_bytes_per_token=kv_bytes_per_token(
+            options.layers, options.kv_heads, options.head_dim, kv_dtype
+        ),
+        kv_dtype=kv_dtype,
         activation_bytes_per_token=activation_values * _FLOAT32_BYTES,
         precision=precision,
     )

@@ -54,6 +54,7 @@ class Pages:
             "model": self._engine.name,
             "executor": self._engine.executor,
             "max_model_len": self._engine.max_model_len,
+            "kv_cache_dtype": self._engine.shape.kv_dtype,
             "kv_capacity_tokens": self._engine.kv_capacity_tokens,
             "running": now.running,
             "waiting": now.waiting,

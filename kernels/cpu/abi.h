@@ -17,6 +17,7 @@ struct Config {
     std::int32_t max_rows;       // rows of a step, at most
     std::int32_t max_positions;  // length of the rope tables
     std::int32_t threads;
+    std::int32_t kv;                // of fewer_cpu_kv
     std::int32_t no_rope_interval;  // every n-th layer has no rotary embedding; 0 for none
     float epsilon;                  // of every RMSNorm
     float attention_scale;          // usually 1 / sqrt(head_dim)
@@ -70,7 +71,7 @@ struct Outcome {
     float* logits;          // [samples][vocab]
 };
 
-static_assert(sizeof(Config) == 52 && sizeof(Batch) == 72 && sizeof(SampleRow) == 176);
+static_assert(sizeof(Config) == 56 && sizeof(Batch) == 72 && sizeof(SampleRow) == 176);
 static_assert(sizeof(SampledToken) == 16 && sizeof(Outcome) == 40);
 
 }  // namespace fewer
@@ -84,6 +85,8 @@ const char* fewer_cpu_error();
 
 fewer_cpu_model* fewer_cpu_create(const fewer::Config* config);  // null on error
 void fewer_cpu_destroy(fewer_cpu_model* model);
+
+enum fewer_cpu_kv { KV_BF16, KV_INT8 };
 
 // Of a layer; the last ones are of the model, and the layer is then ignored.
 enum fewer_cpu_matrix { QUERY, KEY, VALUE, OUTPUT, GATE, UP, DOWN, EMBEDDING, HEAD };

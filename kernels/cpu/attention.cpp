@@ -61,7 +61,7 @@ void Attention::add_task(std::vector<Task>& tasks, Task task, bool may_split) {
     for (task.split = 0; task.split < task.splits; task.split++) tasks.push_back(task);
 }
 
-void Attention::run(int layer, bool sampled_only, const bf16* query, float* out) {
+void Attention::run(int layer, bool sampled_only, const u8* query, float* out) {
     const auto& tasks = sampled_only ? sampled_tasks_ : tasks_;
     pool_.each(int(tasks.size()), 1,
                [&](int i) { attend(layer, tasks[std::size_t(i)], query, out); });
@@ -69,7 +69,7 @@ void Attention::run(int layer, bool sampled_only, const bf16* query, float* out)
 
 // A split's softmax is the same whether one task goes through all of them or each has its own;
 // whoever finishes last merges them in order.
-void Attention::attend(int layer, const Task& task, const bf16* query, float* out) {
+void Attention::attend(int layer, const Task& task, const u8* query, float* out) {
     const int count = task.rows * queries_;
     Softmax states[MAX_TASK_QUERIES], own[MAX_TASK_QUERIES];
     for (int i = 0; i < count; i++) states[i].reset();
@@ -90,25 +90,27 @@ void Attention::attend(int layer, const Task& task, const bf16* query, float* ou
     finish(task, states, out);
 }
 
-void Attention::attend_split(int layer, const Task& task, int split, const bf16* query,
+void Attention::attend_split(int layer, const Task& task, int split, const u8* query,
                              Softmax* states) const {
     const int count = task.rows * queries_;
+    const std::size_t query_bytes = model_.kv_format.query_bytes(head_dim_);
     const int* table = batch_.block_table + std::size_t(task.segment) * batch_.table_width;
     const int last = batch_.positions[task.first_row + task.rows - 1];
     const int end = std::min(last + 1, (split + 1) * KV_SPLIT);
     QueryRow rows[MAX_TASK_QUERIES];
     for (int i = 0; i < count; i++) {
         states[i].reset();
-        rows[i] = {&states[i], query + offset(task, i), position(task, i) + 1 - split * KV_SPLIT};
+        rows[i] = {&states[i], query + head(task, i) * query_bytes,
+                   position(task, i) + 1 - split * KV_SPLIT};
     }
     int ended = 0;  // rows are in order of position, so the first ones end first
     for (int start = split * KV_SPLIT; start < end; start += KV_TILE) {
-        const bf16* blocks[TILE_BLOCKS];  // those past the end repeat the last and are not read
+        const u8* blocks[TILE_BLOCKS];  // those past the end repeat the last and are not read
         for (int b = 0; b < TILE_BLOCKS; b++)
             blocks[b] = model_.kv_block(
                 layer, table[std::min(start + b * KV_BLOCK, last) / KV_BLOCK], task.kv_head);
         while (rows[ended].visible <= 0) ended++;
-        attend_rows(rows + ended, count - ended, blocks, head_dim_);
+        model_.kv_format.attend_rows(rows + ended, count - ended, blocks, head_dim_);
         for (int i = ended; i < count; i++) rows[i].visible -= KV_TILE;
     }
 }
@@ -122,8 +124,9 @@ void Attention::merge(const Task& task, int split, const Softmax* later, Softmax
 void Attention::finish(const Task& task, const Softmax* states, float* out) const {
     for (int i = 0; i < task.rows * queries_; i++) {
         const Float16 inverse = splat(1.f / sum_lanes(states[i].sum));
+        float* own = out + head(task, i) * head_dim_;
         for (int d = 0; d < head_dim_; d += 16)
-            store(out + offset(task, i) + d, states[i].value[d / 16] * inverse);
+            store(own + d, states[i].value[d / 16] * inverse);
     }
 }
 

@@ -17,8 +17,9 @@ class Attention {
     // Before the step, on one thread. `trimmed`: the last layer is asked for sampled rows only.
     void plan(const Batch& batch, bool trimmed);
 
-    // On every thread; a barrier must follow. query, out: [rows][heads][head_dim].
-    void run(int layer, bool sampled_only, const bf16* query, float* out);
+    // On every thread; a barrier must follow. query: [rows][heads], as the KV format stores them.
+    // out: [rows][heads][head_dim].
+    void run(int layer, bool sampled_only, const u8* query, float* out);
 
  private:
     static constexpr int MAX_TASK_QUERIES = 32;
@@ -36,8 +37,8 @@ class Attention {
     void add_tasks(std::vector<Task>& tasks, int segment, int first_row, int count,
                    int rows_in_step);
     void add_task(std::vector<Task>& tasks, Task task, bool may_split);
-    void attend(int layer, const Task& task, const bf16* query, float* out);
-    void attend_split(int layer, const Task& task, int split, const bf16* query,
+    void attend(int layer, const Task& task, const u8* query, float* out);
+    void attend_split(int layer, const Task& task, int split, const u8* query,
                       Softmax* states) const;
     void merge(const Task& task, int split, const Softmax* later, Softmax* states) const;
     void finish(const Task& task, const Softmax* states, float* out) const;
@@ -45,10 +46,9 @@ class Attention {
     int position(const Task& task, int i) const {
         return batch_.positions[task.first_row + i / queries_];
     }
-    std::size_t offset(const Task& task, int i) const {
-        const int row = task.first_row + i / queries_,
-                  head = task.kv_head * queries_ + i % queries_;
-        return (std::size_t(row) * heads_ + head) * head_dim_;
+    std::size_t head(const Task& task, int i) const {  // among those of the whole step
+        const int row = task.first_row + i / queries_;
+        return std::size_t(row) * heads_ + task.kv_head * queries_ + i % queries_;
     }
 
     const Model& model_;

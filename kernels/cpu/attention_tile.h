@@ -11,8 +11,6 @@
 
 namespace fewer {
 
-constexpr int KV_TILE = 64;  // positions in a tile
-constexpr int TILE_BLOCKS = KV_TILE / KV_BLOCK;
 constexpr int KV_SPLIT = 1024;  // positions in a split
 
 // One query row's running softmax: maximum, sum of weights, weighted sum of values.
@@ -39,57 +37,70 @@ struct Softmax {
     }
 };
 
-// One query row in one tile: its softmax, its query (head_dim bf16, scaled by log2 e / sqrt d),
-// and how many positions of the tile it may see (at least 1).
+// One query row in one tile: its softmax, its query as the KV format stored it (scaled by
+// log2 e / sqrt d), and how many positions of the tile it may see (at least 1).
 struct QueryRow {
     Softmax* state;
-    const bf16* query;
+    const u8* query;
     int visible;
 };
 
-template <int Rows, int Blocks>
-FEWER_INLINE void score_blocks(const QueryRow* rows, const bf16* const* blocks, int head_dim,
+template <class Kv, int Rows, int Blocks>
+FEWER_INLINE void score_blocks(const QueryRow* rows, const u8* const* blocks, int head_dim,
                                int first, Float16 (*score)[TILE_BLOCKS]) {
-    Float16 sum[Rows][Blocks];
-    for (auto& row : sum)
-        for (auto& s : row) s = splat(0.f);
+    typename Kv::KeySum sum[Rows][Blocks];
+    for (int r = 0; r < Rows; r++)
+        for (auto& s : sum[r]) s = Kv::no_score(rows[r].query);
 #pragma GCC unroll 2
-    for (int d = 0; d < head_dim; d += 2) {
+    for (int w = 0; w < head_dim / Kv::KEY_WORD_VALUES; w++) {
         u32 query[Rows];
-        for (int r = 0; r < Rows; r++) std::memcpy(&query[r], rows[r].query + d, 4);
+        for (int r = 0; r < Rows; r++) query[r] = word_of(Kv::query_words(rows[r].query) + w * 4);
         for (int b = 0; b < Blocks; b++)
             for (int r = 0; r < Rows; r++)
-                sum[r][b] =
-                    dot_pairs(sum[r][b], blocks[first + b] + std::size_t(d) * KV_BLOCK, query[r]);
+                sum[r][b] = Kv::add_key(
+                    sum[r][b], blocks[first + b] + std::size_t(w) * KEY_WORD_BYTES, query[r]);
     }
     for (int r = 0; r < Rows; r++)
-        for (int b = 0; b < Blocks; b++) score[r][first + b] = sum[r][b];
+        for (int b = 0; b < Blocks; b++)
+            score[r][first + b] =
+                Kv::score(sum[r][b], rows[r].query, blocks[first + b], head_dim);
 }
 
+// How a row's weights join what it has: earlier sums shrink, and new ones are in units of `scale`.
+struct Joining {
+    Float16 rescale;
+    float scale;
+};
+
 // Add weight x value of `pairs` pairs of positions to 16 * Width outputs starting at d.
-template <int Rows, int Width>
-FEWER_INLINE void add_values(const QueryRow* rows, const bf16* const* blocks, int head_dim,
-                             const bf16 (*weight)[KV_TILE], const Float16* rescale, int pairs,
-                             int d) {
-    Float16 sum[Rows][Width];
+template <class Kv, int Rows, int Width>
+FEWER_INLINE void add_values(const QueryRow* rows, const u8* const* blocks, int head_dim,
+                             const typename Kv::Weight (*weight)[KV_TILE], const Joining* joining,
+                             int pairs, int d) {
+    typename Kv::ValueSum sum[Rows][Width];
+    const auto earlier = [&](int r, int i) {
+        return rows[r].state->value[d / 16 + i] * joining[r].rescale;
+    };
     for (int r = 0; r < Rows; r++)
-        for (int i = 0; i < Width; i++) sum[r][i] = rows[r].state->value[d / 16 + i] * rescale[r];
+        for (int i = 0; i < Width; i++) sum[r][i] = Kv::begin(earlier(r, i));
     for (int p = 0; p < pairs; p++) {
-        const bf16* v = blocks[p / 8] + std::size_t(KV_BLOCK + p % 8 * 2) * head_dim + d * 2;
+        const std::size_t at = std::size_t(KV_BLOCK + p % 8 * 2) * head_dim + d * 2;
+        const u8* v = blocks[p / 8] + at * Kv::VALUE_BYTES;
         for (int r = 0; r < Rows; r++) {
-            u32 w;
-            std::memcpy(&w, weight[r] + p * 2, 4);
-            for (int i = 0; i < Width; i++) sum[r][i] = dot_pairs(sum[r][i], v + i * 32, w);
+            const u32 w = word_of(weight[r] + p * 2);
+            for (int i = 0; i < Width; i++)
+                sum[r][i] = Kv::add_value(sum[r][i], v + i * 32 * Kv::VALUE_BYTES, w);
         }
     }
     for (int r = 0; r < Rows; r++)
-        for (int i = 0; i < Width; i++) rows[r].state->value[d / 16 + i] = sum[r][i];
+        for (int i = 0; i < Width; i++)
+            rows[r].state->value[d / 16 + i] =
+                Kv::end(sum[r][i], earlier(r, i), joining[r].scale);
 }
 
-// Scores to weights: mask, move the softmax to its new maximum, exponentiate. `rescale` is what the
-// row's earlier sums shrink by.
-FEWER_INLINE void weigh(const QueryRow& row, Float16 (&score)[TILE_BLOCKS], bf16* weight,
-                        Float16& rescale) {
+// Scores to weights, in place: mask, move the softmax to its new maximum, exponentiate. Returns
+// what the row's earlier sums shrink by.
+FEWER_INLINE Float16 weigh(const QueryRow& row, Float16 (&score)[TILE_BLOCKS]) {
     Softmax& state = *row.state;
     for (int b = 0; b < TILE_BLOCKS; b++) {
         const int visible = std::max(0, std::min(KV_BLOCK, row.visible - b * KV_BLOCK));
@@ -97,20 +108,20 @@ FEWER_INLINE void weigh(const QueryRow& row, Float16 (&score)[TILE_BLOCKS], bf16
     }
     const Float16 largest = maximum(maximum(score[0], score[1]), maximum(score[2], score[3]));
     const float m = std::max(state.maximum, max_lanes(largest));
-    rescale = exp2_lanes(splat(state.maximum - m));
+    const Float16 rescale = exp2_lanes(splat(state.maximum - m));
     Float16 sum = splat(0.f);
-    for (int b = 0; b < TILE_BLOCKS; b++) {
-        const Float16 w = exp2_lanes(score[b] - splat(m));
-        store_bf16(weight + b * KV_BLOCK, w);
-        sum = sum + w;
+    for (auto& s : score) {
+        s = exp2_lanes(s - splat(m));
+        sum = sum + s;
     }
     state.sum = fma(state.sum, rescale, sum);
     state.maximum = m;
+    return rescale;
 }
 
 // Let `Rows` query rows attend to one tile: up to four blocks.
-template <int Rows>
-inline void attend_tile(const QueryRow* rows, const bf16* const* blocks, int head_dim) {
+template <class Kv, int Rows>
+inline void attend_tile(const QueryRow* rows, const u8* const* blocks, int head_dim) {
     int longest = 0;
     for (int r = 0; r < Rows; r++) longest = std::max(longest, rows[r].visible);
     longest = std::min(longest, KV_TILE);
@@ -119,26 +130,30 @@ inline void attend_tile(const QueryRow* rows, const bf16* const* blocks, int hea
     for (auto& row : score)
         for (auto& s : row) s = splat(MASKED);
     if (used == TILE_BLOCKS && ATTENTION_ROWS > 2)
-        score_blocks<Rows, TILE_BLOCKS>(rows, blocks, head_dim, 0, score);
+        score_blocks<Kv, Rows, TILE_BLOCKS>(rows, blocks, head_dim, 0, score);
     else
-        for (int b = 0; b < used; b++) score_blocks<Rows, 1>(rows, blocks, head_dim, b, score);
+        for (int b = 0; b < used; b++) score_blocks<Kv, Rows, 1>(rows, blocks, head_dim, b, score);
 
-    alignas(64) bf16 weight[Rows][KV_TILE];
-    Float16 rescale[Rows];
-    for (int r = 0; r < Rows; r++) weigh(rows[r], score[r], weight[r], rescale[r]);
+    alignas(64) typename Kv::Weight weight[Rows][KV_TILE];
+    Joining joining[Rows];
+    for (int r = 0; r < Rows; r++) {
+        joining[r].rescale = weigh(rows[r], score[r]);
+        joining[r].scale = Kv::store_weights(score[r], blocks, head_dim, weight[r]);
+    }
     const int pairs = (longest + 1) / 2;
     constexpr int width = ATTENTION_ROWS > 2 ? 4 : 2;
     int d = 0;
     for (; d + width * 16 <= head_dim; d += width * 16)
-        add_values<Rows, width>(rows, blocks, head_dim, weight, rescale, pairs, d);
+        add_values<Kv, Rows, width>(rows, blocks, head_dim, weight, joining, pairs, d);
     for (; d < head_dim; d += 16)
-        add_values<Rows, 1>(rows, blocks, head_dim, weight, rescale, pairs, d);
+        add_values<Kv, Rows, 1>(rows, blocks, head_dim, weight, joining, pairs, d);
 }
 
 // Let `count` query rows attend to one tile, as many at once as keep their sums in registers.
-inline void attend_rows(const QueryRow* rows, int count, const bf16* const* blocks, int head_dim) {
+template <class Kv>
+void attend_rows(const QueryRow* rows, int count, const u8* const* blocks, int head_dim) {
     const auto next = [&](auto taken) {
-        attend_tile<std::min(taken(), ATTENTION_ROWS)>(rows, blocks, head_dim);
+        attend_tile<Kv, std::min(taken(), ATTENTION_ROWS)>(rows, blocks, head_dim);
         rows += taken();
         count -= taken();
     };

@@ -21,11 +21,19 @@ Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
 
 HEAD_DIMS = (64, 80, 96, 128)
+MAX_QUERIES = 32
+"""Heads that may share a KV head."""
 MAX_LOGPROBS = 20
 
 
 class Matrix(IntEnum):
     QUERY, KEY, VALUE, OUTPUT, GATE, UP, DOWN, EMBEDDING, HEAD = range(9)
+
+
+class Kv(IntEnum):
+    """What the KV memory holds; int8 has a float32 scale for each position's key and value."""
+
+    BF16, INT8 = range(2)
 
 
 class Vector(IntEnum):
@@ -41,7 +49,7 @@ class Config(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int32) for name in (
             "layers", "hidden", "heads", "kv_heads", "head_dim", "feed_forward", "vocab",
-            "max_rows", "max_positions", "threads", "no_rope_interval",
+            "max_rows", "max_positions", "threads", "kv", "no_rope_interval",
         )),
         ("epsilon", ctypes.c_float),
         ("attention_scale", ctypes.c_float),

@@ -97,6 +97,7 @@ void check_config(const Config& c) {
     check_range("max_rows", c.max_rows, 1, MAX_ROWS);
     check_range("max_positions", c.max_positions, 1, MAX_POSITIONS);
     check_range("threads", c.threads, 1, MAX_THREADS);
+    check_range("kv", c.kv, KV_BF16, KV_INT8);
     check_range("no_rope_interval", c.no_rope_interval, 0, MAX_LAYERS);
     if (!(c.epsilon > 0 && std::isfinite(c.epsilon))) refuse("epsilon must be above 0");
     if (!(c.attention_scale > 0 && std::isfinite(c.attention_scale)))

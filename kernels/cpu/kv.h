@@ -1,7 +1,10 @@
-// The paged KV memory: bf16 keys and values in blocks of 16 positions of one head of one layer.
+// The paged KV memory: blocks of 16 positions of one head of one layer, in one of two formats.
 //
-//   K [D/2][16 positions][2 d]    so that one dot-pairs instruction scores 16 positions
-//   V [8 position pairs][D][2]    so that one instruction adds two positions to 16 outputs
+//   K [words][16 positions][4 bytes]      so that one instruction scores 16 positions
+//   V [8 position pairs][D][2 positions]  so that one instruction adds two positions to 16 outputs
+//
+// A word is two values of bf16 or four of int8. kv_bf16.h and kv_int8.h say what is in the bytes;
+// everything else here and in attention is the same for both.
 #pragma once
 #include "abi.h"
 #include "vector.h"
@@ -9,27 +12,30 @@
 namespace fewer {
 
 constexpr int MAX_HEAD_DIM = 128;
-constexpr float LARGEST_BF16 = 3.38953139e38f;
+constexpr int KV_TILE = 64;  // positions that attention takes at a time
+constexpr int TILE_BLOCKS = KV_TILE / KV_BLOCK;
+constexpr int KEY_WORD_BYTES = KV_BLOCK * 4;  // of 16 positions
 
-inline std::size_t kv_block_values(int head_dim) { return std::size_t(2) * KV_BLOCK * head_dim; }
+struct QueryRow;
 
-// Write one position's key or value (head_dim floats) into its block.
-inline void store_key(bf16* block, int offset, const float* key, int head_dim) {
-    alignas(64) bf16 narrow[MAX_HEAD_DIM];
-    for (int d = 0; d < head_dim; d += 16) store_bf16(narrow + d, load(key + d));
-    for (int d = 0; d < head_dim; d += 2)
-        std::memcpy(block + std::size_t(d) * KV_BLOCK + offset * 2, narrow + d, 4);
-}
+// What the memory's owner, the step and attention ask of a format. Keys, values and queries are
+// head_dim floats; a query is stored once a step, in query_bytes.
+struct KvFormat {
+    std::size_t (*block_bytes)(int head_dim);
+    std::size_t (*query_bytes)(int head_dim);
+    void (*store_key)(u8* block, int offset, const float* key, int head_dim);
+    void (*store_value)(u8* block, int offset, const float* value, int head_dim);
+    void (*store_query)(u8* out, const float* query, float scale, int head_dim);
+    // Let `count` query rows attend to one tile.
+    void (*attend_rows)(const QueryRow* rows, int count, const u8* const* blocks, int head_dim);
+};
 
-// Values are finite in the cache, always: a masked position has weight 0, and 0 times an infinity
-// or a NaN that a broken sequence left in a block would spoil the block's next owner.
-inline void store_value(bf16* block, int offset, const float* value, int head_dim) {
-    alignas(64) bf16 narrow[MAX_HEAD_DIM];
-    for (int d = 0; d < head_dim; d += 16)
-        store_bf16(narrow + d, finite(load(value + d), LARGEST_BF16));
-    bf16* pairs = block + std::size_t(KV_BLOCK) * head_dim +
-                  std::size_t(offset / 2) * 2 * head_dim + offset % 2;
-    for (int d = 0; d < head_dim; d++) pairs[d * 2] = narrow[d];
+const KvFormat& kv_format(int which);  // of fewer_cpu_kv
+
+inline u32 word_of(const void* bytes) {
+    u32 word;
+    std::memcpy(&word, bytes, 4);
+    return word;
 }
 
 }  // namespace fewer

@@ -28,22 +28,28 @@ struct Model {
     const float *rope_cos = nullptr, *rope_sin = nullptr;  // [max_positions][head_dim / 2]
 
     std::unique_ptr<Arena> kv_memory;
-    bf16* kv = nullptr;  // [layers][blocks][kv_heads][K then V]
+    const KvFormat& kv_format;
+    const std::size_t kv_block_bytes;
+    u8* kv = nullptr;  // [layers][blocks][kv_heads][K then V]
     std::int32_t blocks = 0;
 
-    explicit Model(const Config& c) : config(c), layers(std::size_t(c.layers)) {}
+    explicit Model(const Config& c)
+        : config(c),
+          layers(std::size_t(c.layers)),
+          kv_format(fewer::kv_format(c.kv)),
+          kv_block_bytes(kv_format.block_bytes(c.head_dim)) {}
 
     void allocate_kv(int count) {
         auto memory = std::make_unique<Arena>();
-        kv = memory->take<bf16>(std::size_t(config.layers) * std::size_t(count) *
-                                std::size_t(config.kv_heads) * kv_block_values(config.head_dim));
+        kv = memory->take<u8>(std::size_t(config.layers) * std::size_t(count) *
+                              std::size_t(config.kv_heads) * kv_block_bytes);
         kv_memory = std::move(memory);
         blocks = count;
     }
 
-    bf16* kv_block(int layer, int block, int kv_head) const {
+    u8* kv_block(int layer, int block, int kv_head) const {
         const std::size_t at = (std::size_t(layer) * blocks + block) * config.kv_heads + kv_head;
-        return kv + at * kv_block_values(config.head_dim);
+        return kv + at * kv_block_bytes;
     }
 
     bool has_rope(int layer) const {

@@ -25,6 +25,7 @@ Stepper::Stepper(Model& model)
       key_width_(config_.kv_heads * config_.head_dim),
       projection_width_(query_width_ + 2 * key_width_),
       logits_stride_(padded(config_.vocab)),
+      query_bytes_(model.kv_format.query_bytes(config_.head_dim)),
       pool_(config_.threads),
       attention_(model, pool_) {
     const Config& c = config_;
@@ -34,7 +35,7 @@ Stepper::Stepper(Model& model)
     projection_ = scratch_.take<float>(rows * projection_width_);
     attended_ = scratch_.take<float>(rows * query_width_);
     attended_last_ = scratch_.take<float>(rows * query_width_);
-    query_ = scratch_.take<bf16>(rows * query_width_);
+    query_ = scratch_.take<u8>(rows * c.heads * query_bytes_);
     normed_.allocate(scratch_, c.max_rows, c.hidden, c.threads);
     quantised_.allocate(scratch_, c.max_rows, query_width_, c.threads);
     middle_.allocate(scratch_, c.max_rows, c.feed_forward);
@@ -128,19 +129,19 @@ void Stepper::place_heads(int index, int row, int head) {
         for (int i = 0; i < c.head_dim; i += 16)
             store(v + i, load(v + i) + load(bias + std::size_t(own) * c.head_dim + i));
     const int block = batch_.slots[row] / KV_BLOCK, offset = batch_.slots[row] % KV_BLOCK;
-    if (is_value) return store_value(model_.kv_block(index, block, own), offset, v, c.head_dim);
+    u8* kv = is_query ? nullptr : model_.kv_block(index, block, own);
+    if (is_value) return model_.kv_format.store_value(kv, offset, v, c.head_dim);
     if (const float* norm = is_query ? w.query_norm : w.key_norm) normalise(v, norm);
     if (model_.has_rope(index)) rotate(v, batch_.positions[row]);
     if (is_query) return place_query(v, row, head);
-    store_key(model_.kv_block(index, block, own), offset, v, c.head_dim);
+    model_.kv_format.store_key(kv, offset, v, c.head_dim);
 }
 
 // The attention's scale goes into the query, and log2 e too, for weights are powers of two there.
 void Stepper::place_query(const float* values, int row, int head) {
     constexpr float LOG2_E = 1.44269504f;
-    const Float16 scale = splat(config_.attention_scale * LOG2_E);
-    bf16* out = query_ + std::size_t(row) * query_width_ + std::size_t(head) * config_.head_dim;
-    for (int i = 0; i < config_.head_dim; i += 16) store_bf16(out + i, load(values + i) * scale);
+    u8* out = query_ + (std::size_t(row) * config_.heads + head) * query_bytes_;
+    model_.kv_format.store_query(out, values, config_.attention_scale * LOG2_E, config_.head_dim);
 }
 
 // RMSNorm of one head (Qwen3).

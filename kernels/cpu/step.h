@@ -49,13 +49,14 @@ class Stepper {
     Model& model_;
     const Config& config_;
     const int query_width_, key_width_, projection_width_, logits_stride_;
+    const std::size_t query_bytes_;  // of one head
     Pool pool_;
     Attention attention_;
 
     Arena scratch_;
     float *x_, *x_last_;  // residual stream; of the sampled rows alone, in the last layer
     float* projection_;   // query, key and value of every row
-    bf16* query_;
+    u8* query_;
     float *attended_, *attended_last_;
     Rows normed_, quantised_;  // `hidden` wide, and heads x head_dim wide
     Activations middle_;       // of the feed-forward

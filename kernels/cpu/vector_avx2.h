@@ -112,6 +112,12 @@ FEWER_INLINE void store_int8(std::int8_t* p, Int16 a) {
     _mm_storeu_si128((__m128i*)p, _mm_packs_epi16(low, high));
 }
 
+FEWER_INLINE Int16 splat(int x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+FEWER_INLINE void store_int16(std::int16_t* p, Int16 a) {
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a.low, a.high), 0xd8);
+    _mm256_storeu_si256((__m256i*)p, words);
+}
+
 // To the nearest, ties to even.
 FEWER_INLINE __m256i upper_halves(__m256 x) {
     const __m256i bits = _mm256_castps_si256(x);
@@ -135,6 +141,28 @@ FEWER_INLINE Float16 dot_pairs(Float16 acc, const bf16* a, u32 b) {
     const __m256 odd = _mm256_set1_ps(bf16_to_float(bf16(b >> 16)));
     return {dot_eight(acc.low, _mm256_loadu_si256((const __m256i*)a), even, odd),
             dot_eight(acc.high, _mm256_loadu_si256((const __m256i*)(a + 16)), even, odd)};
+}
+
+constexpr int BYTE_BIAS = 0;
+
+// Signs move from b to a, for one side must be unsigned; the sums of pairs fit into int16.
+FEWER_INLINE __m256i dot_32_bytes(__m256i acc, const u8* a, __m256i b) {
+    const __m256i signed_a = _mm256_sign_epi8(_mm256_loadu_si256((const __m256i*)a), b);
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(b), signed_a);
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+FEWER_INLINE Int16 dot_bytes(Int16 acc, const u8* a, u32 b) {
+    const __m256i four = _mm256_set1_epi32(int(b));
+    return {dot_32_bytes(acc.low, a, four), dot_32_bytes(acc.high, a + 32, four)};
+}
+
+FEWER_INLINE __m256i dot_16_wide(__m256i acc, const std::int8_t* a, __m256i b) {
+    const __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)a));
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(wide, b));
+}
+FEWER_INLINE Int16 dot_wide(Int16 acc, const std::int8_t* a, u32 b) {
+    const __m256i pair = _mm256_set1_epi32(int(b));
+    return {dot_16_wide(acc.low, a, pair), dot_16_wide(acc.high, a + 16, pair)};
 }
 
 }  // namespace fewer

@@ -61,6 +61,11 @@ FEWER_INLINE void store_int8(std::int8_t* p, Int16 a) {
     _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(a.v));
 }
 
+FEWER_INLINE Int16 splat(int x) { return {_mm512_set1_epi32(x)}; }
+FEWER_INLINE void store_int16(std::int16_t* p, Int16 a) {
+    _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(a.v));
+}
+
 FEWER_INLINE void store_bf16(bf16* p, Float16 a) {
     _mm256_storeu_si256((__m256i*)p, (__m256i)_mm512_cvtneps_pbh(a.v));
 }
@@ -69,6 +74,20 @@ FEWER_INLINE void store_bf16(bf16* p, Float16 a) {
 FEWER_INLINE Float16 dot_pairs(Float16 acc, const bf16* a, u32 b) {
     return {_mm512_dpbf16_ps(acc.v, (__m512bh)_mm512_loadu_si512(a),
                              (__m512bh)_mm512_set1_epi32(int(b)))};
+}
+
+// What dot_bytes wants added to the signed bytes of `a`; the caller takes it out of the result.
+constexpr int BYTE_BIAS = 128;
+
+// acc[i] += a[4i] * b[0] + ... + a[4i + 3] * b[3] over 16 fours of int8; `b` is four as 32 bits.
+FEWER_INLINE Int16 dot_bytes(Int16 acc, const u8* a, u32 b) {
+    return {_mm512_dpbusd_epi32(acc.v, _mm512_loadu_si512(a), _mm512_set1_epi32(int(b)))};
+}
+
+// acc[i] += a[2i] * b[0] + a[2i + 1] * b[1] over 16 pairs of int8; `b` is a pair of int16.
+FEWER_INLINE Int16 dot_wide(Int16 acc, const std::int8_t* a, u32 b) {
+    const __m512i wide = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)a));
+    return {_mm512_dpwssd_epi32(acc.v, wide, _mm512_set1_epi32(int(b)))};
 }
 
 }  // namespace fewer

@@ -15,7 +15,7 @@ from engine.runner.base import BLOCK_TOKENS, ModelShape
 SHAPE = ModelShape(
     name="small", architecture="llama", layers=30, hidden=576, heads=9, kv_heads=3, head_dim=64,
     vocab_size=49152, context_length=8192, num_weights=0, weight_bytes=0,
-    kv_bytes_per_token=46080, activation_bytes_per_token=0, precision="float32",
+    kv_bytes_per_token=46080, kv_dtype="float32", activation_bytes_per_token=0, precision="float32",
 )  # fmt: skip
 
 

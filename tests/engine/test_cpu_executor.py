@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from engine.models.registry import ModelOptions
 from engine.models.rope import rope_tables
-from engine.protocol.errors import ModelFileError
+from engine.protocol.errors import ModelFileError, SetupError
 from engine.protocol.sampling import Sampling
-from engine.protocol.settings import EngineSettings
+from engine.protocol.settings import EngineSettings, KvCacheDtype
 from engine.runner import cpu
 from engine.runner.base import Batch, Executor, Float32
 from engine.runner.cpu import CpuExecutor
@@ -299,8 +299,11 @@ def test_allocates_once_and_closes_twice(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        (replace(LLAMA, heads=3, head_dim=80, type=Type.F16), "heads \\* head_dim must be a mult"),
-        (replace(LLAMA, heads=33, kv_heads=1), "at most 32|must be 1 to 32, not 33"),
+        (
+            replace(LLAMA, heads=3, head_dim=80, type=Type.F16),
+            "query width that is a multiple of 32, not 240",
+        ),
+        (replace(LLAMA, heads=33, kv_heads=1), "up to 32 heads that share a KV head, not 33"),
         (replace(LLAMA, head_dim=48, type=Type.F16), "heads of 64, 80, 96, 128 values, not 48"),
         (
             replace(LLAMA, intermediate=104, type=Type.F16),
@@ -314,6 +317,32 @@ def test_shapes_that_it_cannot_hold(model: TinyModel, reason: str, tmp_path: Pat
         open_executor("cpu", GgufFile.open(tmp_path / "tiny.gguf"), EngineSettings())
     assert str(caught.value).startswith(str(tmp_path))
     assert str(caught.value).endswith("se --executor reference.")
+
+
+def test_limits_that_the_native_step_refuses(tmp_path: Path) -> None:
+    write_tiny_gguf(tmp_path / "tiny.gguf", LLAMA)
+    settings = EngineSettings(max_num_batched_tokens=70_000)
+    with pytest.raises(ModelFileError, match="cannot hold this model: max_rows must be 1 to 655"):
+        open_executor("cpu", GgufFile.open(tmp_path / "tiny.gguf"), settings)
+
+
+def test_auto_takes_the_reference_for_what_it_cannot_hold(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_tiny_gguf(tmp_path / "tiny.gguf", replace(LLAMA, heads=33, kv_heads=1))
+    file, settings = GgufFile.open(tmp_path / "tiny.gguf"), EngineSettings(kv_cache_dtype="int8")
+    executor = open_executor("auto", file, settings)
+    assert (executor.name, executor.shape.kv_dtype) == ("reference", "float32")
+    executor.close()
+    assert "up to 32 heads that share a KV head, not 33" in caplog.text
+    assert "int8 does not hold here: that executor keeps float32" in caplog.text
+
+
+def test_the_reference_refuses_int8_kv(tmp_path: Path) -> None:
+    write_tiny_gguf(tmp_path / "tiny.gguf", LLAMA)
+    file, settings = GgufFile.open(tmp_path / "tiny.gguf"), EngineSettings(kv_cache_dtype="int8")
+    with pytest.raises(SetupError, match="kv_cache_dtype int8 needs the cpu executor"):
+        open_executor("reference", file, settings)
 
 
 def test_a_load_that_fails_gives_everything_back(
@@ -379,12 +408,21 @@ def run_whole(executor: Executor, tokens: list[int]) -> Float32:
     return np.asarray(logits)
 
 
-@pytest.mark.model
-def test_the_real_model_says_what_the_reference_says(model_path: Path, ids: list[int]) -> None:
-    """128 tokens of code: where the reference is sure by half a nat, the same next token."""
+@pytest.fixture(scope="module")
+def reference(model_path: Path, ids: list[int]) -> Float32:
     file, settings = GgufFile.open(model_path), EngineSettings(threads=2)
-    got = run_whole(open_executor("cpu", file, settings), ids)
-    expected = run_whole(open_executor("reference", file, settings), ids)
+    return run_whole(open_executor("reference", file, settings), ids)
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("kv", get_args(KvCacheDtype))
+def test_the_real_model_says_what_the_reference_says(
+    kv: KvCacheDtype, model_path: Path, ids: list[int], reference: Float32
+) -> None:
+    """128 tokens of code: where the reference is sure by half a nat, the same next token."""
+    settings = EngineSettings(threads=2, kv_cache_dtype=kv)
+    got = run_whole(open_executor("cpu", GgufFile.open(model_path), settings), ids)
+    expected = reference
     cosine = (got * expected).sum(1) / np.linalg.norm(got, axis=1)
     cosine /= np.linalg.norm(expected, axis=1)
     assert cosine.mean() > 0.9993
@@ -396,12 +434,13 @@ def test_the_real_model_says_what_the_reference_says(model_path: Path, ids: list
 
 
 @pytest.mark.model
-def test_the_real_model_in_any_company(model_path: Path, ids: list[int]) -> None:
+@pytest.mark.parametrize("kv", get_args(KvCacheDtype))
+def test_the_real_model_in_any_company(kv: KvCacheDtype, model_path: Path, ids: list[int]) -> None:
     """32 greedy answers bit for bit over batch sizes, chunks and threads."""
     prompts = [ids[i : i + 3 + 2 * i] for i in range(32)]
     answers = []
     for threads, budget, size in ((2, 512, 32), (1, 64, 8), (2, 100, 1)):
-        settings = EngineSettings(threads=threads)
+        settings = EngineSettings(threads=threads, kv_cache_dtype=kv)
         executor = open_executor("cpu", GgufFile.open(model_path), settings)
         executor.allocate(32 * 5)
         outputs: list[list[int]] = []

@@ -26,6 +26,7 @@ SMOLLM2 = ModelShape(
     num_weights=134_515_008,
     weight_bytes=134_515_008 * 4,
     kv_bytes_per_token=2 * 30 * 3 * 64 * 4,
+    kv_dtype="float32",
     activation_bytes_per_token=200_000,
     precision="float32",
 )
@@ -52,6 +53,14 @@ def test_a_gpu_holds_half_the_bytes_and_gives_the_rest_to_the_pool() -> None:
     assert fit.shape.kv_bytes_per_token == 23_040
     assert fit.total_bytes == int(24e9 * GPU_MEMORY_SHARE) == fit.machine.memory_bytes
     assert fit.room(4096) > fit.at_once(4096) == SETTINGS.max_num_seqs
+
+
+def test_int8_kv_on_a_gpu_has_a_float32_scale_for_each_head() -> None:
+    int8 = msgspec.structs.replace(SETTINGS, kv_cache_dtype="int8")
+    fit = fit_gpu(SMOLLM2, int8, GPUS["L4"])
+    assert fit.shape.kv_bytes_per_token == 2 * 30 * 3 * (64 + 4)
+    assert fit.shape.kv_dtype == "int8"
+    assert fit.shape.weight_bytes == 134_515_008 * 2
 
 
 def test_a_model_larger_than_the_gpu_does_not_fit() -> None:
@@ -121,8 +130,9 @@ def test_what_runs_at_once_is_within_the_pool(tokens: int, pool_mb: int, seqs: i
 
 def test_the_line_at_the_start() -> None:
     assert fit_line(SMOLLM2, SETTINGS, name="smollm2-135m") == (
-        "smollm2-135m: weights 513 MiB; KV 45.0 KiB per token, 512 MiB hold 11,648 tokens; "
-        "activations up to 98 MiB; requests safely at once: 2 of 4,096 tokens or 11 of 1,024"
+        "smollm2-135m: weights 513 MiB; KV 45.0 KiB per token in float32, "
+        "512 MiB hold 11,648 tokens; activations up to 98 MiB; "
+        "requests safely at once: 2 of 4,096 tokens or 11 of 1,024"
     )
 
 

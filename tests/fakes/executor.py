@@ -41,7 +41,7 @@ class HashExecutor(Executor):
         self.shape = ModelShape(
             name="hash", architecture="hash", layers=1, hidden=1, heads=1, kv_heads=1, head_dim=1,
             vocab_size=vocab_size, context_length=context_length, num_weights=0,
-            weight_bytes=0, kv_bytes_per_token=16, activation_bytes_per_token=0,
+            weight_bytes=0, kv_bytes_per_token=16, kv_dtype="tokens", activation_bytes_per_token=0,
             precision="tokens",
         )  # fmt: skip
         self.end_id, self.end_every, self.on_run = end_id, end_every, on_run

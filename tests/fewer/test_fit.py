@@ -46,6 +46,23 @@ def test_the_native_executor_needs_less(
     assert "Fits: 5 requests of 4,096 tokens run safely at once." in out
 
 
+def test_int8_kv_needs_about_half(model_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--executor", "cpu", "--kv-cache-dtype", "int8"]
+    assert main(["fit", str(model_path), *words]) == 0
+    out = capsys.readouterr().out
+    assert "4 and 8 bit, int8 KV" in out
+    assert "12.0 KiB   per token" in out
+    assert "Fits: 10 requests of 4,096 tokens run safely at once." in out
+
+
+def test_int8_kv_is_not_the_reference_executors(
+    model_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--executor", "reference", "--kv-cache-dtype", "int8"]
+    assert main(["fit", str(model_path), *words]) == 1
+    assert "kv_cache_dtype int8 needs the cpu executor" in capsys.readouterr().err
+
+
 def test_what_fits_on_a_named_gpu(model_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", str(model_path), "--gpu", "rtx 4090", "--context", "8192"]) == 0
     out = capsys.readouterr().out

@@ -37,7 +37,8 @@ async def test_ready_says_what_is_served(session: httpx2.AsyncClient) -> None:
         assert answer.status_code == 200
         assert answer.json() == {
             "status": "ready", "model": MODEL, "executor": "hash", "max_model_len": 2048,
-            "kv_capacity_tokens": 65536, "running": 0, "waiting": 0, "kv_usage_ratio": 0.0,
+            "kv_cache_dtype": "tokens", "kv_capacity_tokens": 65536, "running": 0, "waiting": 0,
+            "kv_usage_ratio": 0.0,
         }  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """The decoder in numpy, in float64 from the decoded weights; or with the native step's roundings.
 
-The second says how much the roundings alone may cost: int8 activations in groups of 32, bf16
-queries, keys, values and attention weights.
+The second says how much the roundings alone may cost: int8 activations in groups of 32; and
+queries, keys, values and attention weights in bf16, or the first three in int8 a head and the
+weights, scaled as the values are, in int16 a tile of 64 positions.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.cpu.binding import Matrix, Vector
+from kernels.cpu.binding import Kv, Matrix, Vector
 from tests.kernels.cpu.tiny_native import Float32, Float64, Shape, Weights
 
 _LOG2_E = 1.4426950408889634
@@ -34,7 +35,7 @@ def logits(shape: Shape, weights: Weights, tokens: list[int], *, rounded: bool =
 def _attention(
     shape: Shape, weights: Weights, layer: int, normed: Float64, rounded: bool
 ) -> Float64:
-    narrow = _bf16 if rounded else _exact
+    narrow = _exact if not rounded else _bf16 if shape.kv is Kv.BF16 else _int8_heads
     queries = shape.heads // shape.kv_heads
     query = _heads(shape, weights, layer, normed, Matrix.QUERY) * shape.head_dim**-0.5
     key = _heads(shape, weights, layer, normed, Matrix.KEY).repeat(queries, axis=0)
@@ -43,7 +44,12 @@ def _attention(
     count = scores.shape[1]
     scores[:, np.triu(np.ones((count, count), bool), 1)] = -np.inf
     mass = np.exp2(scores - scores.max(axis=2, keepdims=True))
-    mixed: Float64 = narrow(mass) @ narrow(value) / mass.sum(axis=2, keepdims=True)
+    total = mass.sum(axis=2, keepdims=True)
+    if rounded and shape.kv is Kv.INT8:
+        mass = _int16_tiles(mass, _head_scales(value))
+    elif rounded:
+        mass = _bf16(mass)
+    mixed: Float64 = mass @ narrow(value) / total
     return mixed.swapaxes(0, 1).reshape(count, -1)
 
 
@@ -88,6 +94,29 @@ def _int8(x: Float64) -> Float64:
     groups = x.reshape(len(x), -1, 32)
     scale = np.abs(groups).max(axis=2, keepdims=True) / 127
     rounded: Float64 = (np.rint(groups / np.where(scale == 0, 1, scale)) * scale).reshape(x.shape)
+    return rounded
+
+
+def _int8_heads(x: Float64) -> Float64:
+    """(heads, T, head_dim), a scale for each head of each row."""
+    scale = _head_scales(x)
+    rounded: Float64 = np.rint(x / scale) * scale
+    return rounded
+
+
+def _head_scales(x: Float64) -> Float64:
+    scales: Float64 = np.abs(x).max(axis=2, keepdims=True) / 127
+    return scales
+
+
+def _int16_tiles(mass: Float64, value_scale: Float64) -> Float64:
+    """mass: (heads, T, positions); value_scale: (heads, positions, 1)"""
+    scaled = mass * value_scale.swapaxes(1, 2)
+    for start in range(0, scaled.shape[2], 64):
+        tile = scaled[:, :, start : start + 64]
+        step = np.maximum(tile.max(axis=2, keepdims=True), 1e-30) / 32767
+        tile[...] = np.rint(tile / step) * step
+    rounded: Float64 = scaled / value_scale.swapaxes(1, 2)
     return rounded
 
 

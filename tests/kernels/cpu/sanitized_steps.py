@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from gguf.constants import GGMLQuantizationType as Type
 
-from kernels.cpu.binding import NativeError, NativeModel, SampleParameters
+from kernels.cpu.binding import Kv, NativeError, NativeModel, SampleParameters
 from tests.fakes.steps import Lane, batch_of, lanes_of
 from tests.kernels.cpu.tiny_native import (
     Shape,
@@ -33,6 +33,7 @@ SHAPES = (
     Shape(head_dim=80, heads=2, kv_heads=2, hidden=96, type=Type.Q8_0, tied=False, biases=True),
     Shape(head_dim=96, heads=4, kv_heads=2, qk_norm=True, no_rope_interval=2, type=Type.Q4_0),
     Shape(head_dim=128, heads=32, kv_heads=1, layers=1, feed_forward=32),
+    Shape(head_dim=80, heads=4, kv_heads=2, hidden=96, kv=Kv.INT8, positions=2200),
 )
 
 
@@ -117,7 +118,8 @@ def main() -> None:
     built, threads = Path(sys.argv[1]), int(sys.argv[2])
     for shape in SHAPES:
         run(shape, built, threads)
-    run_long(SHAPES[0], built, threads)
+    for shape in (SHAPES[0], SHAPES[-1]):
+        run_long(shape, built, threads)
     run_errors(SHAPES[0], built)
     sys.stdout.write("done\n")
 

@@ -81,6 +81,7 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "rows": ({"max_rows": 0}, "max_rows must be 1 to 65536"),
     "positions": ({"max_positions": -1}, "max_positions must be 1 to"),
     "threads": ({"threads": 257}, "threads must be 1 to 256, not 257"),
+    "KV format": ({"kv": 2}, "kv must be 0 to 1, not 2"),
     "rope interval": ({"no_rope_interval": -1}, "no_rope_interval must be 0 to"),
     "epsilon": ({"epsilon": float("nan")}, "epsilon must be above 0"),
     "scale": ({"attention_scale": float("inf")}, "attention_scale must be above 0"),

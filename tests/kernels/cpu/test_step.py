@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from gguf.constants import GGMLQuantizationType as Type
 from numpy.typing import NDArray
 
-from kernels.cpu.binding import Matrix, NativeModel
+from kernels.cpu.binding import Kv, Matrix, NativeModel
 from tests.fakes.steps import Lane, batch_of, lanes_of
 from tests.kernels.cpu import oracle
 from tests.kernels.cpu.tiny_native import (
@@ -53,14 +54,20 @@ def rms(values: NDArray[np.floating]) -> float:
     return float(np.sqrt(np.mean(np.square(values, dtype=np.float64))))
 
 
+@pytest.fixture(params=Kv, ids=lambda kv: kv.name.lower())
+def kv(request: pytest.FixtureRequest) -> Kv:
+    """Each format of the KV memory in turn."""
+    return Kv(request.param)
+
+
 @pytest.mark.parametrize("name", SHAPES)
-def test_equals_float64_but_for_the_roundings(name: str, built: Path) -> None:
+def test_equals_float64_but_for_the_roundings(name: str, kv: Kv, built: Path) -> None:
     """int8 activations and a bf16 cache cost 1.4 to 2.5 % of the logits here, whoever computes.
 
     The native step may add a tenth to that, for its polynomials and its order of adding; a
     missing bias, a wrong head or a position off by one costs many times as much.
     """
-    shape = SHAPES[name]
+    shape = replace(SHAPES[name], kv=kv)
     weights, tokens = random_weights(shape), tokens_of(shape, 83)
     exact = oracle.logits(shape, weights, tokens)
     emulated = oracle.logits(shape, weights, tokens, rounded=True)
@@ -86,8 +93,8 @@ def test_the_oracle_tells_a_wrong_weight(best_built: Path) -> None:
     assert rms(got - exact) > 2 * rms(emulated - exact)
 
 
-def test_a_context_of_three_splits_equals_float64(built: Path) -> None:
-    shape = Shape(layers=1, heads=2, positions=2304)
+def test_a_context_of_three_splits_equals_float64(kv: Kv, built: Path) -> None:
+    shape = Shape(layers=1, heads=2, positions=2304, kv=kv)
     weights, tokens = random_weights(shape), tokens_of(shape, 2200)
     exact = oracle.logits(shape, weights, tokens)[1000:]
     emulated = oracle.logits(shape, weights, tokens, rounded=True)[1000:]
@@ -100,6 +107,7 @@ def test_a_context_of_three_splits_equals_float64(built: Path) -> None:
 # ---- independence ----------------------------------------------------------------------------
 
 INDEPENDENT = {
+    "q4_1, int8 KV": Shape(heads=4, kv_heads=2, vocab=97, kv=Kv.INT8),
     "q4_1": Shape(heads=4, kv_heads=2, vocab=97),
     "q8_0, 80": Shape(type=Type.Q8_0, head_dim=80, heads=2, kv_heads=1, qk_norm=True, biases=True),
 }
@@ -166,8 +174,8 @@ def run_some(
 
 
 @pytest.mark.parametrize("chunk", [7, 64, 96, 97, 191, 250])
-def test_chunk_sizes_change_no_bit(chunk: int, built: Path) -> None:
-    shape = INDEPENDENT["q4_1"]
+def test_chunk_sizes_change_no_bit(chunk: int, kv: Kv, built: Path) -> None:
+    shape = replace(INDEPENDENT["q4_1"], kv=kv)
     tokens = tokens_of(shape, 250)
     with native(shape, random_weights(shape), built=built, threads=2) as model:
         plain, other = lanes_of([tokens, tokens], len(tokens))
@@ -191,9 +199,9 @@ def test_batch_sizes_change_no_bit(count: int, best_built: Path) -> None:
             assert np.array_equal(got, expected[start : start + count])
 
 
-def test_long_contexts_split_between_threads_change_no_bit(built: Path) -> None:
+def test_long_contexts_split_between_threads_change_no_bit(kv: Kv, built: Path) -> None:
     """Past 1,024 and 2,048 positions: whole chunks on one thread, decodes that share splits."""
-    shape = Shape(layers=2, heads=2, positions=2304, vocab=64)
+    shape = Shape(layers=2, heads=2, positions=2304, vocab=64, kv=kv)
     weights, tokens = random_weights(shape), tokens_of(shape, 2090)
     with native(shape, weights, built=built, blocks=140) as model:
         (lane,) = lanes_of([tokens], len(tokens))
@@ -245,9 +253,9 @@ def poisoned(shape: Shape, scale: float) -> Weights:
 
 
 @pytest.mark.parametrize("scale", [np.nan, np.inf, 65504.0])
-def test_what_freed_blocks_hold_changes_no_bit(scale: float, built: Path) -> None:
+def test_what_freed_blocks_hold_changes_no_bit(scale: float, kv: Kv, built: Path) -> None:
     """Every length up to two blocks and a bit, in blocks that a broken sequence filled."""
-    shape = Shape(heads=2, vocab=64, tied=False)
+    shape = Shape(heads=2, vocab=64, tied=False, kv=kv)
     weights = poisoned(shape, scale)
     healthy = [token for token in tokens_of(shape, 60) if token != POISON][:40]
     broken = [POISON] * 48
@@ -263,9 +271,9 @@ def test_what_freed_blocks_hold_changes_no_bit(scale: float, built: Path) -> Non
 
 @pytest.mark.parametrize("scale", [np.nan, np.inf])
 def test_a_broken_row_spoils_neither_neighbours_nor_what_came_before(
-    scale: float, built: Path
+    scale: float, kv: Kv, built: Path
 ) -> None:
-    shape = Shape(heads=6, kv_heads=2, vocab=64, tied=False)
+    shape = Shape(heads=6, kv_heads=2, vocab=64, tied=False, kv=kv)
     healthy = [token for token in tokens_of(shape, 60) if token != POISON][:30]
     with native(shape, poisoned(shape, scale), built=built, threads=2) as model:
         (first, second) = lanes_of([healthy, [*healthy[:20], POISON, *healthy[21:]]], 32)

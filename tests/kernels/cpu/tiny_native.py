@@ -13,7 +13,7 @@ from gguf.quants import dequantize, quantize
 from numpy.typing import NDArray
 
 from engine.runner.base import Batch
-from kernels.cpu.binding import Config, Matrix, NativeModel, StepArrays, Vector
+from kernels.cpu.binding import Config, Kv, Matrix, NativeModel, StepArrays, Vector
 from tests.fakes.steps import Lane, batch_of
 
 Float32 = NDArray[np.float32]
@@ -43,6 +43,7 @@ class Shape:
     type: Type = Type.Q4_1
     positions: int = 256
     epsilon: float = 0.1
+    kv: Kv = Kv.BF16
     seed: int = 0
 
 
@@ -107,7 +108,7 @@ def vector_shapes(shape: Shape) -> dict[tuple[int, Vector], int]:
 def config_of(shape: Shape, *, threads: int = 1, max_rows: int = 256) -> Config:
     return Config(
         shape.layers, shape.hidden, shape.heads, shape.kv_heads, shape.head_dim,
-        shape.feed_forward, shape.vocab, max_rows, shape.positions, threads,
+        shape.feed_forward, shape.vocab, max_rows, shape.positions, threads, shape.kv,
         shape.no_rope_interval, shape.epsilon, shape.head_dim**-0.5,
     )  # fmt: skip
 
