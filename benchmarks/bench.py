@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -31,6 +32,11 @@ class Work:
     name: str
     meaning: str
     measure: Measure
+
+
+def end_in_order() -> None:
+    """Let SIGTERM unwind the program, as Ctrl-C does, so that what it has started ends too."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
 def say(line: str) -> None:

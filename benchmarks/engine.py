@@ -23,13 +23,13 @@ from typing import Any
 import aiohttp
 
 from benchmarks import interference, prefix, replay, streams, throughput
-from benchmarks.bench import Bench, Work, say
+from benchmarks.bench import Bench, Work, end_in_order, say
 from benchmarks.client import Client, Refused, connected
 from benchmarks.figures import Row
 from benchmarks.machine import about
 from benchmarks.processes import resident_mb, tree
 from benchmarks.prompts import Prompts
-from benchmarks.report import about_line, save, section
+from benchmarks.report import RESULTS, about_line, save, section
 from benchmarks.stack import Stack, StackError, serving
 from engine.protocol.errors import FewerError
 from engine.weights.gguf import GgufFile
@@ -40,6 +40,7 @@ WARM_UP_TOKENS = (64, 16)
 
 
 def main() -> int:
+    end_in_order()
     arguments = _parser().parse_args()
     works = _chosen(arguments)
     try:
@@ -127,7 +128,7 @@ def _report(arguments: argparse.Namespace, works: list[Work], results: dict[str,
     print(f"\n{about_line(results['about'])}\n")
     for name, rows in results["tables"].items():
         print(section(name, meanings[name], rows))
-    print(f"Written to {save(arguments.name, results)}")
+    print(f"Written to {save(arguments.name, results, arguments.results)}")
 
 
 def _works(arguments: argparse.Namespace) -> dict[str, Work]:
@@ -160,7 +161,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=20, help="of each phase of a load")
     parser.add_argument("--trace", type=Path, help="arrivals in Azure's format, for replay")
     parser.add_argument("--speed", type=float, default=1.0, help="at which a trace is played")
-    parser.add_argument("--name", default="engine", help="of the JSON file in benchmarks/results")
+    parser.add_argument("--name", default="engine", help="of the JSON file")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="its folder")
     return parser
 
 

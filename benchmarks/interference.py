@@ -40,7 +40,7 @@ async def interference(bench: Bench) -> list[Row]:
         say(f"interference: round {number + 1} of {ROUNDS}, beside long prompts")
         both = sorted(short + long_arrivals(bench.seconds), key=lambda arrival: arrival.at_s)
         disturbed += (await play(bench.client, bench.prompts, both)).answers
-    return _compared(quiet, disturbed)
+    return compared(quiet, disturbed)
 
 
 def short_arrivals(seconds: float, seed: int) -> list[Arrival]:
@@ -61,7 +61,8 @@ def long_arrivals(seconds: float) -> list[Arrival]:
     return [Arrival(float(at), LONG_PROMPT_TOKENS, LONG_OUTPUT_TOKENS) for at in times]
 
 
-def _compared(quiet: list[Answer], disturbed: list[Answer]) -> list[Row]:
+def compared(quiet: list[Answer], disturbed: list[Answer]) -> list[Row]:
+    """Each class of prompt lengths, and all short ones, beside its own quiet figures."""
     longest = CLASS_BOUNDS_TOKENS[-1]
     classes = {
         "all short": (quiet, [one for one in disturbed if one.prompt_tokens <= longest]),

@@ -16,16 +16,17 @@ import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from benchmarks import processes
-from benchmarks.bench import say
+from benchmarks.bench import end_in_order, say
 from benchmarks.comparison import Entry, footprints, rounds, rows
 from benchmarks.contenders import NEAREST_TO_Q8_0, PEERS, Contender, ours
 from benchmarks.interference import busy_process
 from benchmarks.jobs import CONTESTS, Job, Reply
 from benchmarks.machine import about
 from benchmarks.prompts import Prompts
-from benchmarks.report import about_line, save, section
+from benchmarks.report import RESULTS, about_line, save, section
 from benchmarks.running import Running
 from fewer import model_store
 
@@ -52,6 +53,7 @@ class Turn:
 
 
 def main() -> int:
+    end_in_order()
     arguments = _parser().parse_args()
     model = model_store.resolve(arguments.model)
     prompts = Prompts.of_model(model)
@@ -119,7 +121,7 @@ def _report(entries: list[Entry], arguments: argparse.Namespace) -> None:
     print(section("start and memory", "until the first token, files warm; MiB", memory))
     content = {"about": facts, "rows": compared, "equal_precision": equal}
     content |= {"footprints": memory, "rounds": rounds(entries)}
-    print(f"Written to {save(arguments.name, content)}")
+    print(f"Written to {save(arguments.name, content, arguments.results)}")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -133,7 +135,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2, help="of every engine")
-    parser.add_argument("--name", default="peers", help="of the JSON file in benchmarks/results")
+    parser.add_argument("--name", default="peers", help="of the JSON file")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="its folder")
     return parser
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 PROC = Path("/proc")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-IDLE_WATCH_S = 0.5
+SETTLE_S, IDLE_WATCH_S = 0.5, 0.5
+"""What is left to do after an answer is not held against it."""
 IDLE_SHARE = 0.05
 """Of one core. Above it, a process that has nothing to do is in the way of others."""
 
@@ -50,6 +51,7 @@ def cpu_s(pid: int) -> float:
 
 def spins(pid: int) -> bool:
     """Whether the tree, left alone, uses CPU all the same."""
+    time.sleep(SETTLE_S)
     before_s = cpu_s(pid)
     time.sleep(IDLE_WATCH_S)
     return cpu_s(pid) - before_s > IDLE_SHARE * IDLE_WATCH_S

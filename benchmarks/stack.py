@@ -52,7 +52,7 @@ def serving(
     with tempfile.TemporaryDirectory(prefix="fewer-bench-") as folder:
         config, log = Path(folder) / "fewer.yaml", Path(folder) / "log"
         settings = dict(engine or {}) | ({"threads": threads} if threads else {})
-        config.write_text(_configuration(settings))
+        config.write_text(configuration(settings))
         port = ports.claim(HOST, 0, "--port")
         command = [sys.executable, "-m", "fewer", "serve", "--config", str(config)]
         command += ["--port", str(port), "--engine-port", "0"]
@@ -72,7 +72,7 @@ def serving(
             process.wait(STOP_DEADLINE_S)
 
 
-def _configuration(engine: Mapping[str, Any]) -> str:
+def configuration(engine: Mapping[str, Any]) -> str:
     """The repository's own file, with other settings of the engine and a store of its own."""
     config = yaml.safe_load(CONFIG.read_text())
     config["store"] = "sqlite:keys.sqlite3"

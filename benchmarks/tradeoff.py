@@ -11,7 +11,7 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.bench import say
+from benchmarks.bench import end_in_order, say
 from benchmarks.client import Answer, connected
 from benchmarks.figures import Row, latency
 from benchmarks.machine import about
@@ -50,6 +50,7 @@ class Trial:
 
 
 def main() -> int:
+    end_in_order()
     arguments = _parser().parse_args()
     prompts = Prompts.of_model(model_store.resolve(arguments.model))
     with contextlib.ExitStack() as stack:
