@@ -31,6 +31,9 @@ PRUNE_EVERY_S = 3600.0
 DEADLINE_S = 5.0
 """For whatever is asked of the store. SQLite itself waits two seconds for a lock."""
 
+LOOK_DEADLINE_S = 60.0
+"""For looks: about 8 microseconds for each conversation, at every doubling of them."""
+
 MAX_PENDING = 20_000
 """Entries that wait to be written, about 1 kB each."""
 
@@ -123,7 +126,8 @@ class Ledger:
 
     async def look(self) -> None:
         """Look at the experiments that are due, and switch off what does harm."""
-        for found in await self._finished(self._on_thread(self._examine)) or []:
+        examined = self._on_thread(self._examine)
+        for found in await self._finished(examined, LOOK_DEADLINE_S) or []:
             self._take(found)
 
     async def prune(self) -> None:
@@ -160,10 +164,12 @@ class Ledger:
                 pruned_s = now_s
                 await self.prune()
 
-    async def _finished(self, work: asyncio.Future[_T]) -> _T | None:
+    async def _finished(
+        self, work: asyncio.Future[_T], deadline_s: float | None = None
+    ) -> _T | None:
         """What `work` came to, by the deadline. None when the store cannot be used, which the log
         says once; what hangs is left to itself, and nothing of it is done twice."""
-        await asyncio.wait([work], timeout=DEADLINE_S)
+        await asyncio.wait([work], timeout=deadline_s or DEADLINE_S)
         try:
             done = work.result() if work.done() else None
             reason = None if work.done() else "It does not answer."

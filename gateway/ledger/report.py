@@ -29,18 +29,12 @@ def report(
         "days": days,
         "routes": store.totals(("route", "model"), since_s),
         "tenants": store.totals(("tenant",), since_s),
-        "policies": [_ruling(row) for row in store.rulings(since_s)],
+        "policies": [row | {"estimated": True} for row in store.rulings(since_s)],
         "savings": [
             _experiment(experiment, arms.get(experiment, {}), looks.get(experiment), harmful)
             for experiment in sorted({*looks, *arms})
         ],
     }
-
-
-def _ruling(row: dict[str, Any]) -> dict[str, Any]:
-    """`cut_tokens` of a shadow, or in a control arm, would have been taken out."""
-    happened = row["mode"] == "active" and row["arm"] != "control"
-    return row | {"happened": happened, "estimated": True}
 
 
 def _experiment(

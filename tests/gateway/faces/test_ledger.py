@@ -13,7 +13,6 @@ from gateway.ledger.report import report
 from gateway.stores.keys import KeyStore
 from gateway.stores.ledger import Experiment, LedgerStore, Look
 from gateway.tenants import Tenants
-from tests.fakes.ledger import an_entry
 from tests.fakes.serving import Serve, scripted_config
 from tests.gateway.ledger.test_experiments import BUDGET, conversations
 
@@ -115,12 +114,3 @@ def test_harm_is_told() -> None:
     (experiment,) = report(store, 8.0, 1.0, harmful)["savings"]
     assert experiment["harm"] == "conversations cost more"
     assert experiment["saved"]["completion_tokens"]["share"]["high"] < 0
-
-
-def test_what_only_would_have_happened_is_marked() -> None:
-    store = LedgerStore(None)
-    entry = conversations("control", 1)[0]
-    treated = conversations("treated", 1)[0]
-    store.write([entry, treated, an_entry()])
-    happened = {row["arm"]: row["happened"] for row in report(store, 1000.0, 1.0, {})["policies"]}
-    assert happened == {"control": False, "treated": True}
