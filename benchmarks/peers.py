@@ -23,7 +23,7 @@ from benchmarks.bench import end_in_order, say
 from benchmarks.comparison import Entry, footprints, rounds, rows
 from benchmarks.contenders import NEAREST_TO_Q8_0, PEERS, Contender, ours
 from benchmarks.interference import busy_process
-from benchmarks.jobs import CONTESTS, Job, Reply
+from benchmarks.jobs import CONTESTS, STREAM_TOKENS, STREAMS, Job, Reply
 from benchmarks.machine import about
 from benchmarks.prompts import Prompts
 from benchmarks.report import RESULTS, about_line, save, section
@@ -31,6 +31,7 @@ from benchmarks.running import Running
 from fewer import model_store
 
 WAKE_TOKENS = 16
+WARM_UP_OUTPUT_TOKENS = 8
 
 
 @dataclass(slots=True)
@@ -83,13 +84,18 @@ def start(stack: contextlib.ExitStack, contender: Contender, prompts: Prompts) -
     running.wake(prompts.draw(WAKE_TOKENS))
     start_s = round(time.monotonic() - began, 2)
     entry = Entry(contender, running.version, start_s, processes.resident_mb(running.pid))
-    # A round that does not count: libraries set up what they need on the way.
-    running.run(CONTESTS["decode"].make(prompts))
+    running.run(_warm_up(prompts))
     turn = Turn(entry, running, processes.spins(running.pid))
     if turn.spins:
         say(f"{contender.engine} uses CPU while it waits; it is held still between its turns")
         processes.pause(running.pid)
     return turn
+
+
+def _warm_up(prompts: Prompts) -> Job:
+    """Work that does not count: engines set up on the way what they need for many at once."""
+    drawn = [prompts.draw(STREAM_TOKENS[0]) for _ in range(STREAMS)]
+    return Job(drawn, [WARM_UP_OUTPUT_TOKENS] * STREAMS, STREAMS)
 
 
 def _round(which: str, work: str, turns: Sequence[Turn], prompts: Prompts) -> None:
