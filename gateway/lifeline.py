@@ -23,6 +23,7 @@ class Lifeline:
         self._receive = receive
         self._reason: FewerError | None = None
         self._task: asyncio.Task[Any] | None = None
+        self._watcher: asyncio.Task[None] | None = None
 
     def cut(self, error: FewerError) -> None:
         """The block raises `error` at its next await. Only the first reason counts."""
@@ -32,7 +33,11 @@ class Lifeline:
 
     def unwatch(self) -> None:
         """The last bytes are about to be sent: a server calls that a disconnect, too."""
-        self._watcher.cancel()
+        if self._watcher is not None:
+            self._watcher.cancel()
+            # Its CancelledError holds its frame and so this object: kept, they would be a cycle,
+            # which with all of the request's memory waits for the garbage collector.
+            self._watcher = None
 
     async def __aenter__(self) -> Self:
         self._task = task = cast("asyncio.Task[Any]", asyncio.current_task())

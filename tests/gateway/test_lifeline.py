@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -114,3 +116,17 @@ async def test_a_drain_admits_no_more_and_cuts_the_rest() -> None:
     with pytest.raises(Unavailable, match="shutting down"), drain.admit(lifeline):
         await wait_for_ever(lifeline, start)
     assert repr(drain) == "<Drain draining, 0 running>"
+
+
+async def test_an_ended_block_leaves_nothing_to_the_garbage_collector() -> None:
+    lifeline = Lifeline(Client().receive)
+    gc.disable()
+    try:
+        async with lifeline:
+            await asyncio.sleep(0)  # the watcher begins
+        await asyncio.sleep(0)  # and ends
+        left = weakref.ref(lifeline)
+        del lifeline
+        assert left() is None
+    finally:
+        gc.enable()
