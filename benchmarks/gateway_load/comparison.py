@@ -12,8 +12,6 @@ from benchmarks.gateway_load.servers import Servers
 from benchmarks.gateway_load.targets import EngineTarget, HttpTarget, Target
 
 DIRECT, GATEWAY, PASSTHROUGH, LITELLM = "direct", "gateway", "pass-through", "litellm"
-PROCESSES = {GATEWAY: "gateway", PASSTHROUGH: "passthrough", LITELLM: "litellm"}
-"""The process whose CPU time is a contender's; of the direct way there is none."""
 
 SHORT_TOKENS = 8
 CLOSED_RAMP_S = 0.5
@@ -45,14 +43,16 @@ class Shape:
 class Comparison:
     """One kind of load on several contenders, by name: the first is what others are held against.
 
-    row: the figures of one round; later figures are medians of them
+    row:       the figures of one round; what the table shows are medians of them
+    processes: whose CPU time is a contender's; for the direct way there is none
     """
 
     name: str
     meaning: str
     contenders: Mapping[str, Callable[[], Target]]
     load: Callable[[int], OpenLoop | ClosedLoop]
-    row: Callable[[str, Measured, Measured], Row]
+    row: Callable[[str | None, Measured, Measured], Row]
+    processes: Mapping[str, str]
     warm_up_clients: int
     results: dict[str, list[Measured]] = field(default_factory=dict)
 
@@ -67,11 +67,11 @@ class Comparison:
 
     def rows(self) -> list[Row]:
         base = self.results[next(iter(self.contenders))]
-        return [
-            Row(through=name)
-            | medians([self.row(name, *pair) for pair in zip(rounds, base, strict=True)])
-            for name, rounds in self.results.items()
-        ]
+        rows: list[Row] = []
+        for name, rounds in self.results.items():
+            pairs, process = zip(rounds, base, strict=True), self.processes.get(name)
+            rows.append(Row(through=name) | medians([self.row(process, *pair) for pair in pairs]))
+        return rows
 
 
 def medians(rows: list[Row]) -> Row:
@@ -101,33 +101,41 @@ def _engine(servers: Servers, shape: Shape) -> Comparison:
         },
         shape.open_loop,
         stream_row,
+        {GATEWAY: "gateway"},
         WARM_UP_STREAMS,
     )
 
 
 def _sse(servers: Servers, shape: Shape) -> Comparison:
-    port, model = servers.upstream["openai_paced"], "openai_paced"
+    model = "openai_paced"
+    port, passthrough = servers.upstream[model], servers.passthrough[model].port
     return Comparison(
         "sse",
         "streams from an OpenAI-compatible server; the pass-through is a bare ASGI application",
         {
             DIRECT: lambda: _http(port, model, shape.tokens),
-            PASSTHROUGH: lambda: _http(servers.passthrough.port, model, shape.tokens),
+            PASSTHROUGH: lambda: _http(passthrough, model, shape.tokens),
             GATEWAY: lambda: _http(servers.gateway.port, model, shape.tokens),
         },
         shape.open_loop,
         stream_row,
+        {PASSTHROUGH: f"passthrough {model}", GATEWAY: "gateway"},
         WARM_UP_STREAMS,
     )
 
 
 def _requests(servers: Servers, shape: Shape) -> Comparison:
-    ports = {DIRECT: servers.upstream["openai_at_once"], GATEWAY: servers.gateway.port}
+    model = "openai_at_once"
+    ports = {
+        DIRECT: servers.upstream[model],
+        PASSTHROUGH: servers.passthrough[model].port,
+        GATEWAY: servers.gateway.port,
+    }
     if servers.litellm is not None:
         ports[LITELLM] = servers.litellm.port
 
     def target(port: int) -> Callable[[], Target]:
-        return lambda: HttpTarget(port, "openai_at_once", tokens=SHORT_TOKENS, stream=False)
+        return lambda: HttpTarget(port, model, tokens=SHORT_TOKENS, stream=False)
 
     return Comparison(
         "requests",
@@ -135,6 +143,7 @@ def _requests(servers: Servers, shape: Shape) -> Comparison:
         {name: target(port) for name, port in ports.items()},
         shape.closed_loop,
         requests_row,
+        {PASSTHROUGH: f"passthrough {model}", GATEWAY: "gateway", LITELLM: "litellm"},
         shape.clients,
     )
 
@@ -143,10 +152,12 @@ def _http(port: int, model: str, tokens: int) -> Target:
     return HttpTarget(port, model, tokens=tokens, stream=True)
 
 
-def stream_row(name: str, measured: Measured, direct: Measured) -> Row:
-    """One round of streams. Added times are against the direct way in the same round."""
+def stream_row(process: str | None, measured: Measured, direct: Measured) -> Row:
+    """One round of streams. Added times are against the direct way in the same round.
+
+    process: whose CPU time counts
+    """
     book, base = measured.book, direct.book
-    process = PROCESSES.get(name)
     row: Row = {
         "chunks_per_s": round(book.chunks / measured.seconds),
         "ttft_p50_ms": book.first_ms(50),
@@ -160,9 +171,8 @@ def stream_row(name: str, measured: Measured, direct: Measured) -> Row:
     return row | _shares(measured, process)
 
 
-def requests_row(name: str, measured: Measured, direct: Measured) -> Row:
+def requests_row(process: str | None, measured: Measured, direct: Measured) -> Row:
     """One round of whole answers."""
-    process = PROCESSES.get(name)
     cpu_us = measured.cpu_s[process] * 1e6 / measured.book.ended if process else None
     row: Row = {"requests_per_s": measured.requests_per_s, "cpu_us_per_request": cpu_us}
     return row | _shares(measured, process)

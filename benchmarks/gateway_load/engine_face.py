@@ -46,7 +46,7 @@ class EngineConnection(asyncio.Protocol):
         self._running: dict[str, EngineAnswer] = {}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
+        self.transport = cast("asyncio.Transport", transport)
         self._connections.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -59,10 +59,10 @@ class EngineConnection(asyncio.Protocol):
         for event in self._websocket.events_received():
             if isinstance(event, Request):
                 self._websocket.send_response(self._websocket.accept(event))
-                self._transport.write(b"".join(self._websocket.data_to_send()))
+                self.transport.write(b"".join(self._websocket.data_to_send()))
             elif isinstance(event, Frame) and event.opcode is Opcode.TEXT:
                 self._obey(frames.decode_to_engine(bytes(event.data)))
-        self._transport.write(b"".join(self._websocket.data_to_send()))
+        self.transport.write(b"".join(self._websocket.data_to_send()))
 
     def say(self, event: bytes) -> None:
         """`event` goes with the next flush."""
@@ -111,7 +111,7 @@ class EngineConnection(asyncio.Protocol):
             head = b"\x81\x7e" + size.to_bytes(2)
         else:
             head = b"\x81\x7f" + size.to_bytes(8)
-        self._transport.write(head + payload)
+        self.transport.write(head + payload)
 
 
 class EngineAnswer(Paced):

@@ -46,11 +46,12 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """upstream: its ports by name; litellm: None where it was not asked for"""
+    """upstream: its ports by name; passthrough: by the name of the upstream's port behind it;
+    litellm: None where it was not asked for; pids: of all of them"""
 
     upstream: Mapping[str, int]
     gateway: Server
-    passthrough: Server
+    passthrough: Mapping[str, Server]
     litellm: Server | None
     pids: Mapping[str, int]
 
@@ -62,8 +63,12 @@ def started(pace_ms: float, step_ms: float, *, litellm: bool) -> Iterator[Server
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fewer-bench-")))
         upstream, upstream_ports = stack.enter_context(_upstream(pace_ms, step_ms))
         gateway = stack.enter_context(_gateway(folder, upstream_ports))
-        passthrough = stack.enter_context(_passthrough(folder, upstream_ports["openai_paced"]))
-        pids = {"upstream": upstream, "gateway": gateway.pid, "passthrough": passthrough.pid}
+        passthrough = {
+            name: stack.enter_context(_passthrough(name, folder, upstream_ports[name]))
+            for name in ("openai_paced", "openai_at_once")
+        }
+        pids = {"upstream": upstream, "gateway": gateway.pid}
+        pids |= {f"passthrough {name}": server.pid for name, server in passthrough.items()}
         peer = None
         if litellm:
             peer = stack.enter_context(_litellm(folder, upstream_ports["openai_at_once"]))
@@ -112,11 +117,11 @@ def _gateway(folder: Path, upstream: Mapping[str, int]) -> Iterator[Server]:
 
 
 @contextmanager
-def _passthrough(folder: Path, upstream_port: int) -> Iterator[Server]:
+def _passthrough(name: str, folder: Path, upstream_port: int) -> Iterator[Server]:
     port = ports.claim(HOST, 0, "--port")
     url = f"http://{HOST}:{upstream_port}/v1/chat/completions"
     command = [sys.executable, "-m", "benchmarks.gateway_load.passthrough", str(port), url]
-    with _serving("passthrough", command, folder, port, None, {}) as server:
+    with _serving(f"passthrough {name}", command, folder, port, None, {}) as server:
         yield server
 
 

@@ -209,7 +209,7 @@ class EngineTarget:
                     for event in frame.events:
                         self._event(event)
         finally:
-            await connection.close()
+            connection.transport.abort()
 
     def _event(self, event: frames.Event) -> None:
         call, ended = self._calls[event.id]
