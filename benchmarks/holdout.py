@@ -55,9 +55,9 @@ KINDS = (
     Kind("heavier still, saves 20 %", 1.0, 1.0, 1.0, 0.8),
 )
 LOOKS = 6
-TREATED_FOR_CONTROL = 4
-"""A holdout of a fifth: the usual twentieth only makes the treated arm's share of the error less,
-and the simulation four times as long."""
+TREATED = 4
+"""Treated conversations for each in the control arm: a holdout of a fifth. With the usual twentieth
+(`--treated 19`) the simulation takes four times as long."""
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -71,9 +71,10 @@ class Reading(msgspec.Struct, frozen=True):
 class Route:
     """Conversations of both arms, in the order of their arrival."""
 
-    def __init__(self, random: np.random.Generator, kind: Kind, control: int) -> None:
+    def __init__(self, random: np.random.Generator, kind: Kind, control: int, treated: int) -> None:
         self.control = _conversations(random, kind, control, 1.0)
-        self.treated = _conversations(random, kind, control * TREATED_FOR_CONTROL, kind.left)
+        self.treated = _conversations(random, kind, control * treated, kind.left)
+        self._ratio = treated
 
     def read(self, looks: int) -> Reading:
         shown: list[Interval] = []
@@ -81,15 +82,12 @@ class Route:
         due = None
         for look in range(1, looks + 1):
             due = next_look(due)
-            found = ratio(_sums(self.control[:due]), _sums(self._treated_by(due)))
+            found = ratio(_sums(self.control[:due]), _sums(self.treated[: due * self._ratio]))
             if found is None:
                 raise SystemExit("A simulated arm was spent by one conversation alone.")
             shown.append(interval(found, look).within(shown[-1] if shown else None))
             fixed.append(_fixed(found))
         return Reading(shown, fixed, self._as_requests())
-
-    def _treated_by(self, due: int) -> list[Tokens]:
-        return self.treated[: due * TREATED_FOR_CONTROL]
 
     def _as_requests(self) -> Interval:
         """Every request a cluster of its own, at the last look."""
@@ -138,10 +136,10 @@ class Row(msgspec.Struct, frozen=True):
     requests_covered: float
 
 
-def measure(kind: Kind, routes: int, seed: int, looks: int = LOOKS) -> Row:
+def measure(kind: Kind, routes: int, seed: int, looks: int = LOOKS, treated: int = TREATED) -> Row:
     random = np.random.default_rng(seed)
     control = [next_look(None) * 2**i for i in range(looks)]
-    readings = [Route(random, kind, control[-1]).read(looks) for _ in range(routes)]
+    readings = [Route(random, kind, control[-1], treated).read(looks) for _ in range(routes)]
     truth = math.log(kind.left)
     shown = [reading.shown for reading in readings]
     fixed = [reading.fixed for reading in readings]
@@ -199,9 +197,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--routes", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--looks", type=int, default=LOOKS)
+    parser.add_argument("--treated", type=int, default=TREATED, help="for each in the control arm")
     arguments = parser.parse_args()
     for kind in KINDS:
-        row = measure(kind, arguments.routes, arguments.seed)
+        row = measure(kind, **vars(arguments))
         print(json.dumps(msgspec.structs.asdict(row)), flush=True)
 
 
