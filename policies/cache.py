@@ -51,10 +51,10 @@ def key_of(request: Request, *, salt: str, route: str, models: Sequence[Any]) ->
     Objects are compared without regard to the order of their fields, but for those inside tools,
     schemas and other parameters: a model sees that order, and answers in it.
     """
-    fields = msgspec.structs.asdict(request)
-    messages = fields.pop("messages")
-    parameters: dict[str, Any] = fields.pop("parameters")
-    told = {name: value for name, value in fields.items() if name not in LEFT_OUT}
+    fields = msgspec.structs.asdict(request).items()
+    told = {name: value for name, value in fields if name not in LEFT_OUT}
+    messages = told.pop("messages", None)
+    parameters: dict[str, Any] = told.pop("parameters")
     more = sorted(
         (name, _json(value, sort_keys=name == "logit_bias"))
         for name, value in parameters.items()

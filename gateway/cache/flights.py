@@ -100,10 +100,9 @@ class Flight:
         if reader not in self._readers:
             return
         del self._readers[reader]
-        if self._readers:
-            self._tell()
-            self.trim()
-        elif not self.is_over:
+        self.trim()
+        self._tell()
+        if not (self._readers or self.is_over):
             self.task.cancel()
             await asyncio.wait([self.task])
 
@@ -176,7 +175,8 @@ class Flight:
         self._tell()
 
     def _tell(self) -> None:
-        if self.model and self._readers:
+        """Book what is still to come on the first of the readers."""
+        if self.model and self._readers and not self.is_over:
             next(iter(self._readers)).note(self.model)
 
 

@@ -45,8 +45,11 @@ def beside(store: Path) -> Path:
 
 
 class SqliteCacheStore(CacheStore):
-    """Opened at first use. When it is full, the answers that were put first go first: noting each
-    use would make a write of every read.
+    """Opened at once, on its thread, as making a new file takes longer than a command may. What
+    that fails of is told to whoever uses the store.
+
+    When it is full, the answers that were put first go first: noting each use would make a write
+    of every read.
 
     clock: Unix time in seconds, which the processes that share the file agree about
     """
@@ -67,6 +70,7 @@ class SqliteCacheStore(CacheStore):
         self._waiting = 0
         self._connection: sqlite3.Connection | None = None
         self._thread = ThreadPoolExecutor(1, "cache")
+        self._thread.submit(self._open)
 
     def __repr__(self) -> str:
         return f"<SqliteCacheStore {self._path.name}, {self._size_bytes} bytes>"
@@ -127,6 +131,7 @@ class SqliteCacheStore(CacheStore):
             self._connection = connect(self._path, MIGRATIONS)
             # What the machine's fall takes away is answered again.
             self._connection.execute("PRAGMA synchronous = NORMAL")
+            self._connection.execute(f"PRAGMA busy_timeout = {int(self._deadline_s * 1000)}")
         return self._connection
 
     def _close(self) -> None:
