@@ -233,6 +233,18 @@ class HistoryConfig(_Section, frozen=True):
     holdout: Share = 0.05
 
 
+class DedupConfig(_Section, frozen=True):
+    """The policy `dedup`: what stands in the prompt already is referred to.
+
+    min_tokens:    blocks that count less are left alone
+    mode, holdout: as those of `budget`
+    """
+
+    min_tokens: Count = 64
+    mode: Mode = "active"
+    holdout: Share = 0.05
+
+
 class LedgerConfig(_Section, frozen=True):
     """What is kept of each request, without a word of it.
 
@@ -250,6 +262,7 @@ class RouteConfig(_Section, frozen=True):
     model:         which of `models` answers
     budget:        the output budget; without it only the model's own limits hold
     history:       what becomes of long conversations; without it they are refused in the end
+    dedup:         references in place of what is in the prompt twice
     max_model_len: the window this route needs: its gguf model is served with at least this
     sampling:      goes before what its models recommend
     cache:         which answers are kept for the same request
@@ -259,6 +272,7 @@ class RouteConfig(_Section, frozen=True):
     model: str
     budget: BudgetConfig | None = None
     history: HistoryConfig | None = None
+    dedup: DedupConfig | None = None
     max_model_len: Count | None = None
     sampling: SamplingConfig | None = None
     cache: RouteCacheConfig = RouteCacheConfig()

@@ -22,6 +22,7 @@ from gateway.config import (
     BudgetConfig,
     CoalesceConfig,
     Config,
+    DedupConfig,
     ExactCacheConfig,
     HistoryConfig,
     ModelConfig,
@@ -43,6 +44,7 @@ from policies.cache import ExactCachePolicy, key_of
 from policies.coalesce import CoalescePolicy
 from policies.context import Context
 from policies.counting import VERSION as COUNTING
+from policies.dedup import DedupPolicy
 from policies.history import HistoryPolicy
 from policies.holdout import arm_of, conversation_of, epoch_of
 from policies.request import Request
@@ -198,12 +200,14 @@ def policies_of(route: RouteConfig) -> list[Policy]:
     if (history := route.history) is not None:
         window = HistoryPolicy(history.high_tokens, history.low_tokens, history.mode)
         found.append(_set(window, history, f"-{COUNTING}"))
+    if (dedup := route.dedup) is not None:
+        found.append(_set(DedupPolicy(dedup.min_tokens, dedup.mode), dedup, f"-{COUNTING}"))
     return [policy for policy in found if policy.mode != "disabled"]
 
 
 def _set(
     policy: Policy,
-    settings: BudgetConfig | ExactCacheConfig | CoalesceConfig | HistoryConfig,
+    settings: BudgetConfig | ExactCacheConfig | CoalesceConfig | HistoryConfig | DedupConfig,
     version: str = "",
 ) -> Policy:
     """What the settings of all have. version: of what else the policy's effect rests on."""

@@ -1,0 +1,84 @@
+"""The settings of the policies that shorten prompts, and how they take part in a request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.protocol.errors import ConfigError
+from gateway.config import BudgetConfig, DedupConfig, HistoryConfig, RouteConfig, load
+from gateway.pipeline import policies_of
+from policies.counting import VERSION
+from policies.dedup import DedupPolicy
+from policies.history import HistoryPolicy
+from policies.holdout import epoch_of
+
+HISTORY = HistoryConfig(high_tokens=3000, low_tokens=1000, holdout=0.1)
+
+
+def route_of(folder: Path, settings: str, model: str = "{gguf: smollm2-135m}") -> RouteConfig:
+    path = folder / "fewer.yaml"
+    path.write_text(f"models: {{m: {model}}}\nroutes: {{r: {{model: m, {settings}}}}}\n")
+    return load(path, {"HOME": str(folder)}).routes["r"]
+
+
+def test_marks_are_read(tmp_path: Path) -> None:
+    route = route_of(tmp_path, "history: {high_tokens: 3000, low_tokens: 1000}")
+    assert route.history == HistoryConfig(3000, 1000, "window", "active", 0.05)
+    assert route_of(tmp_path, "dedup: {}").dedup == DedupConfig(64, "active", 0.05)
+
+
+@pytest.mark.parametrize(
+    ("settings", "model", "message"),
+    [
+        ("low_tokens: 9", "{gguf: a}", "high_tokens"),
+        ("high_tokens: 9, low_tokens: 9", "{gguf: a}", "low_tokens: must be below high_tokens (9)"),
+        (
+            "high_tokens: 4096, low_tokens: 9",
+            "{gguf: a}",
+            "high_tokens: must be below the 4096 tok",
+        ),
+        (
+            "high_tokens: 999, low_tokens: 9",
+            "{openai: 'http://h/v1', max_model_len: 512}",
+            "must be below the 512 tokens that m takes",
+        ),
+        ("high_tokens: 9, low_tokens: 1, strategy: summary", "{gguf: a}", "strategy"),
+        ("high_tokens: 9, low_tokens: 1, holdout: 2", "{gguf: a}", "holdout"),
+    ],
+)
+def test_marks_that_cannot_work_are_refused(
+    tmp_path: Path, settings: str, model: str, message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        route_of(tmp_path, f"history: {{{settings}}}", model)
+    assert message in caught.value.message
+
+
+def test_an_upstream_of_unknown_window_takes_any_marks(tmp_path: Path) -> None:
+    marks = "history: {high_tokens: 99999, low_tokens: 9}"
+    assert route_of(tmp_path, marks, "{openai: 'http://h/v1'}").history is not None
+
+
+def test_the_cut_comes_before_the_references_and_output_before_both() -> None:
+    route = RouteConfig("m", budget=BudgetConfig(9), history=HISTORY, dedup=DedupConfig(32))
+    policies = policies_of(route)
+    assert [policies[i].name for i in (0, -2, -1)] == ["budget", "history", "dedup"]
+    history, dedup = policies[-2:]
+    assert isinstance(history, HistoryPolicy)
+    assert isinstance(dedup, DedupPolicy)
+    assert (history.high_tokens, history.low_tokens, dedup.min_tokens) == (3000, 1000, 32)
+    assert (history.holdout, history.mode) == (0.1, "active")
+
+
+def test_other_counts_are_another_experiment() -> None:
+    history = policies_of(RouteConfig("m", history=HISTORY))[-1]
+    assert history.epoch == f"{epoch_of(HISTORY)}-{VERSION}"
+
+
+def test_what_is_disabled_is_not_asked() -> None:
+    disabled = RouteConfig(
+        "m", history=HistoryConfig(9, 1, mode="disabled"), dedup=DedupConfig(mode="disabled")
+    )
+    assert {policy.name for policy in policies_of(disabled)}.isdisjoint({"history", "dedup"})
