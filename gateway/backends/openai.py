@@ -26,7 +26,7 @@ from gateway.backends.fields import to_fields
 from gateway.backends.mapping import RETRY_AFTER_S, transport_errors
 from gateway.backends.openai_chunks import ChunkReader
 from gateway.backends.openai_errors import error_in_stream, error_of_status
-from gateway.backends.openai_http import Upstream
+from gateway.backends.openai_http import Upstream, out_of_time
 from gateway.backends.sse import SseParser
 from gateway.estimate import prompt_tokens
 
@@ -142,7 +142,11 @@ class OpenAIBackend(Backend):
 
 
 class OpenAIStream(Stream):
-    """One answer. TCP holds the upstream back while nobody reads, so nothing is queued here."""
+    """One answer. TCP holds the upstream back while nobody reads, so nothing is queued here.
+
+    Silence counts while somebody waits. One timer watches over all waits: one for each would be
+    a tenth of what a chunk costs.
+    """
 
     def __init__(
         self,
@@ -161,8 +165,11 @@ class OpenAIStream(Stream):
             upstream.name, call.id, call.request.choices, partial(prompt_tokens, call.request)
         )
         self._quiet_s = upstream.first_event_timeout_s
+        self._waits_since_s: float | None = None
         self._abort: FewerError | None = None
         self._closed = False
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_at(self._due_s(self._loop.time()), self._watch)
 
     async def receive(self) -> list[StreamEvent]:
         events: list[StreamEvent] = []
@@ -192,6 +199,7 @@ class OpenAIStream(Stream):
     def _drop(self) -> None:
         """Let go of the connection: back to the pool if its answer was read to the end."""
         self._closed = True
+        self._timer.cancel()
         self._forget(self)
         if self._response.content.at_eof() and self._reader.ended:
             self._response.release()
@@ -201,15 +209,44 @@ class OpenAIStream(Stream):
     async def _next(self) -> list[StreamEvent]:
         try:
             with transport_errors(self._upstream.name):
-                data = await self._upstream.within(
-                    self._response.content.readany(), self._quiet_s, self._deadline_s
-                )
-            if not data:
-                return self._reader.finish(self._parser.flush())
-            self._quiet_s = self._upstream.gap_timeout_s
-            return self._reader.feed(self._parser.feed(data))
+                data = await self._read()
+            return self._reader.feed(self._parser.feed(data)) if data else self._at_end()
         except FewerError as error:
             return [self._reader.fail(self._abort or error)]
+
+    async def _read(self) -> bytes:
+        """What has come, when there is anything; nothing at the end."""
+        now_s = self._loop.time()
+        if self._deadline_s is not None and now_s >= self._deadline_s:
+            raise out_of_time()
+        self._waits_since_s = now_s
+        try:
+            data: bytes = await self._response.content.readany()
+        finally:
+            self._waits_since_s = None
+        if self._quiet_s != self._upstream.gap_timeout_s:
+            self._quiet_s = self._upstream.gap_timeout_s
+            self._timer.cancel()
+            self._watch()
+        return data
+
+    def _at_end(self) -> list[StreamEvent]:
+        return self._reader.finish(self._parser.flush())
+
+    def _due_s(self, since_s: float) -> float:
+        """When a wait that began then has been too long."""
+        return min(since_s + self._quiet_s, self._deadline_s or float("inf"))
+
+    def _watch(self) -> None:
+        """End a wait that has been too long, or look again when it will be."""
+        now_s = self._loop.time()
+        since_s = now_s if self._waits_since_s is None else self._waits_since_s
+        due_s = self._due_s(since_s)
+        if now_s < due_s:
+            self._timer = self._loop.call_at(due_s, self._watch)
+        elif self._waits_since_s is not None:
+            late = due_s == self._deadline_s
+            self.abort(out_of_time() if late else self._upstream.silent(self._quiet_s))
 
 
 def _refuses_max_tokens(error: InvalidRequest) -> bool:

@@ -97,12 +97,14 @@ class Upstream:
         except TimeoutError as error:
             if not scope.expired():
                 raise
-            if late:
-                raise DeadlineExceeded("The request's time ran out.") from error
-            raise UpstreamFailed(
-                f"The backend of {self.name} sent nothing for {quiet_s:g} s.",
-                retry_after_s=RETRY_AFTER_S,
-            ) from error
+            raise (out_of_time() if late else self.silent(quiet_s)) from error
+
+    def silent(self, quiet_s: float) -> UpstreamFailed:
+        """What it fails with that has sent nothing for so long."""
+        return UpstreamFailed(
+            f"The backend of {self.name} sent nothing for {quiet_s:g} s.",
+            retry_after_s=RETRY_AFTER_S,
+        )
 
     async def aclose(self) -> None:
         self.closed = True
@@ -123,3 +125,7 @@ class Upstream:
             headers=headers,
             trust_env=False,
         )
+
+
+def out_of_time() -> DeadlineExceeded:
+    return DeadlineExceeded("The request's time ran out.")

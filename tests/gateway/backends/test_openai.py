@@ -388,6 +388,27 @@ async def test_the_deadline_ends_a_started_stream_in_band() -> None:
     assert failure(events).code == "deadline_exceeded"
 
 
+async def test_silence_after_the_first_text_has_a_limit_of_its_own() -> None:
+    stuck = Reply([*chat_stream("a")[:2], asyncio.Event()])
+    options = {"first_event_timeout_s": 60.0, "gap_timeout_s": 0.05}
+    async with served(stuck, **options) as (_, backend):
+        events = await drain(await backend.generate(chat_call()))
+    assert "sent nothing for 0.05 s" in failure(events).message
+
+
+async def test_a_deadline_that_passes_while_nobody_waits_ends_the_stream() -> None:
+    loop = asyncio.get_running_loop()
+    async with served(Reply([*chat_stream("a")[:2], asyncio.Event()])) as (_, backend):
+        deadline_s = loop.time() + 0.2
+        stream = await backend.generate(chat_call(deadline_s=deadline_s))
+        assert text_of(await stream.receive()) == "a"
+        passed = asyncio.Event()
+        loop.call_at(deadline_s + 0.01, passed.set)
+        await passed.wait()
+        assert failure(await stream.receive()).code == "deadline_exceeded"
+        await stream.aclose()
+
+
 async def test_the_deadline_holds_before_the_headers() -> None:
     async with served(Raw([asyncio.Event()])) as (upstream, backend):
         deadline_s = asyncio.get_running_loop().time() + 0.05
