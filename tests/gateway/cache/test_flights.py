@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from engine.protocol.errors import Overloaded, Unavailable
 from engine.protocol.frames import Event, Failed, StreamEvent, Usage
 from gateway.backends.base import Stream, is_terminal
-from gateway.cache.flights import EVENTS_PER_RECEIVE, Flight, Flights, Note, Reader
+from gateway.cache.flights import (
+    EVENTS_PER_RECEIVE,
+    READ_AHEAD_EVENTS,
+    Flight,
+    Flights,
+    Landed,
+    Note,
+    Reader,
+)
 
 MAX_BYTES = 1 << 20
 
@@ -55,12 +63,12 @@ class Said(Stream):
 class Airport:
     """Flights over one `Said`, and what became of them."""
 
-    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, max_bytes: int = MAX_BYTES, land: Landed | None = None) -> None:
         self.said = Said()
         self.flights = Flights()
         self.landed: list[Flight] = []
         self.notes: list[tuple[str, str]] = []
-        self.flight = self.flights.open("key", self.begin, self.land, max_bytes)
+        self.flight = self.flights.open("key", self.begin, land or self.land, max_bytes)
 
     async def begin(self, note: Note) -> Stream:
         note("model")
@@ -112,21 +120,21 @@ async def test_who_comes_late_hears_all_of_it() -> None:
     assert port.said.closed()
 
 
-async def test_the_backend_is_asked_only_when_somebody_has_read_all() -> None:
+async def test_the_backend_is_read_little_ahead_of_the_fastest_reader() -> None:
     port = Airport()
-    first, second = await port.board("first"), await port.board("second")
-    await settled()
-    assert port.said.asked == 0
-    for _ in range(3):
+    fast, slow = await port.board("fast"), await port.board("slow")
+    for _ in range(4 * READ_AHEAD_EVENTS):
         port.said.say("x")
-    assert text_of(await first.receive()) == "x"
-    await settled()
-    assert port.said.asked == 1
-    assert text_of(await second.receive()) == "x"
-    assert text_of(await second.receive()) == "x"
-    assert port.said.asked == 2
-    await first.aclose()
-    await second.aclose()
+    for _ in range(2 * READ_AHEAD_EVENTS):
+        await asyncio.sleep(0)
+    assert port.said.asked == READ_AHEAD_EVENTS
+    assert len(await slow.receive()) == EVENTS_PER_RECEIVE
+    assert len(await fast.receive()) == EVENTS_PER_RECEIVE
+    for _ in range(2 * READ_AHEAD_EVENTS):
+        await asyncio.sleep(0)
+    assert port.said.asked == READ_AHEAD_EVENTS + EVENTS_PER_RECEIVE
+    await fast.aclose()
+    await slow.aclose()
 
 
 async def test_one_who_leaves_ends_nobody_elses() -> None:
@@ -225,12 +233,13 @@ async def test_an_answer_that_just_stops_stops_for_all() -> None:
 
 async def test_a_fault_of_ours_reaches_every_reader(caplog: pytest.LogCaptureFixture) -> None:
     port = Airport()
-    reader = await port.board("reader")
 
     async def broken() -> list[StreamEvent]:
+        await settled()
         raise RuntimeError("a fault of ours")
 
     port.said.receive = broken  # type: ignore[method-assign]
+    reader = await port.board("reader")
     reading = asyncio.create_task(reader.receive())
     await asyncio.wait([reading, port.flight.task])
     with pytest.raises(RuntimeError, match="a fault of ours"):
@@ -289,19 +298,20 @@ async def test_what_grows_too_long_is_forgotten_behind_its_slowest_reader() -> N
 
 
 async def test_what_has_come_to_a_good_end_can_be_joined_until_it_is_kept() -> None:
-    port, kept = Airport(), asyncio.Event()
+    kept = asyncio.Event()
     booked: list[str] = []
 
     async def slowly(flight: Flight) -> None:
         await kept.wait()
 
-    flight = port.flights.open("slow", port.begin, slowly, MAX_BYTES)
-    first = await flight.board("first", lambda _: None)
+    port = Airport(land=slowly)
+    flight = port.flight
+    first = await port.board("first")
     port.said.say("all")
     port.said.finish()
     await read(first)
     await first.aclose()
-    found = port.flights.find("slow")
+    found = port.flights.find("key")
     assert found is flight
     late = await found.board("late", lambda _: booked.append("late"))
     assert text_of(await read(late)) == "all"
@@ -309,7 +319,7 @@ async def test_what_has_come_to_a_good_end_can_be_joined_until_it_is_kept() -> N
     assert await late.receive() == []
     kept.set()
     await flight.task
-    assert port.flights.find("slow") is None
+    assert port.flights.find("key") is None
 
 
 async def test_closing_ends_what_flies_and_its_readers() -> None:
