@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from engine.protocol.frames import (
     Accepted,
@@ -58,6 +60,24 @@ def test_only_what_came_to_its_end_is_kept(
     events: list[StreamEvent], choices: int, kept: bool
 ) -> None:
     assert (lasting(events, choices, CUT) is not None) == kept
+
+
+finishes = st.lists(st.sampled_from(["stop", "tool_calls", "length"]), min_size=1, max_size=4)
+
+
+@given(finishes, st.data())
+@settings(max_examples=60, deadline=None)
+def test_no_part_of_an_answer_is_kept(ends: list[Any], data: st.DataObject) -> None:
+    """What must never happen: keeping a truncated stream, wherever it was cut or lost a piece."""
+    whole = answer(*ends)
+    assert lasting(whole, len(ends), CUT) is not None
+    cut = data.draw(st.integers(0, len(whole) - 1))
+    assert lasting(whole[:cut], len(ends), CUT) is None
+    last = data.draw(st.integers(0, len(ends) - 1))
+    missing = [e for e in whole if not (isinstance(e, Event) and e.choice == last and e.finish)]
+    assert lasting(missing, len(ends), CUT) is None
+    failed = [*whole[:cut], Failed("id", "unavailable", "")]
+    assert lasting(failed, len(ends), CUT) is None
 
 
 def test_what_was_cut_at_its_limit_is_kept_where_it_is_wanted() -> None:

@@ -300,6 +300,16 @@ async def test_a_failure_before_the_first_word_is_everybodys(serve: Serve) -> No
     assert len(gateway.scripted.calls) == 1
 
 
+async def test_a_deadline_is_everybodys_who_joined(serve: Serve) -> None:
+    config = scripted_config()
+    hasty = replace(config.models["one"], timeout_s=0.2)
+    gateway: Gateway = await serve(replace(config, models={"one": hasty}), HANGING)
+    answers = await asyncio.gather(*(gateway.chat(**GREEDY) for _ in range(3)))
+    assert [answer.status_code for answer in answers] == [504] * 3
+    assert len(gateway.scripted.calls) == 1
+    assert not gateway.scripted.running
+
+
 async def test_coalescing_needs_no_cache_and_can_be_switched_off(serve: Serve) -> None:
     uncached: Gateway = await serve(with_route(cache=exact(mode="disabled")), SLOW)
     found = await asyncio.gather(*(source(uncached, **GREEDY) for _ in range(3)))
