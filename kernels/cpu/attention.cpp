@@ -103,14 +103,19 @@ void Attention::attend_split(int layer, const Task& task, int split, const u8* q
         rows[i] = {&states[i], query + head(task, i) * query_bytes,
                    position(task, i) + 1 - split * KV_SPLIT};
     }
+    // Blocks past the end repeat the last and are not read.
+    const auto block_at = [&](int position) {
+        return model_.kv_block(layer, table[std::min(position, last) / KV_BLOCK], task.kv_head);
+    };
     int ended = 0;  // rows are in order of position, so the first ones end first
     for (int start = split * KV_SPLIT; start < end; start += KV_TILE) {
-        const u8* blocks[TILE_BLOCKS];  // those past the end repeat the last and are not read
-        for (int b = 0; b < TILE_BLOCKS; b++)
-            blocks[b] = model_.kv_block(
-                layer, table[std::min(start + b * KV_BLOCK, last) / KV_BLOCK], task.kv_head);
+        const u8 *blocks[TILE_BLOCKS], *later[TILE_BLOCKS];
+        for (int b = 0; b < TILE_BLOCKS; b++) {
+            blocks[b] = block_at(start + b * KV_BLOCK);
+            later[b] = block_at(start + KV_TILE + b * KV_BLOCK);
+        }
         while (rows[ended].visible <= 0) ended++;
-        model_.kv_format.attend_rows(rows + ended, count - ended, blocks, head_dim_);
+        model_.kv_format.attend_rows(rows + ended, count - ended, blocks, later, head_dim_);
         for (int i = ended; i < count; i++) rows[i].visible -= KV_TILE;
     }
 }

@@ -45,14 +45,23 @@ struct QueryRow {
     int visible;
 };
 
+// Blocks lie scattered over memory: while one is read, its values and the keys of `later`, the same
+// block of the next tile, are on their way. A burst of them would fill the queue of misses.
 template <class Kv, int Rows, int Blocks>
-FEWER_INLINE void score_blocks(const QueryRow* rows, const u8* const* blocks, int head_dim,
-                               int first, Float16 (*score)[TILE_BLOCKS]) {
+FEWER_INLINE void score_blocks(const QueryRow* rows, const u8* const* blocks,
+                               const u8* const* later, int head_dim, int first,
+                               Float16 (*score)[TILE_BLOCKS]) {
     typename Kv::KeySum sum[Rows][Blocks];
     for (int r = 0; r < Rows; r++)
         for (auto& s : sum[r]) s = Kv::no_score(rows[r].query);
+    const int words = head_dim / Kv::KEY_WORD_VALUES;
 #pragma GCC unroll 2
-    for (int w = 0; w < head_dim / Kv::KEY_WORD_VALUES; w++) {
+    for (int w = 0; w < words; w++) {
+        if (later != nullptr)
+            for (int b = first; b < first + Blocks; b++) {
+                _mm_prefetch(blocks[b] + std::size_t(words + w) * KEY_WORD_BYTES, _MM_HINT_T1);
+                _mm_prefetch(later[b] + std::size_t(w) * KEY_WORD_BYTES, _MM_HINT_T1);
+            }
         u32 query[Rows];
         for (int r = 0; r < Rows; r++) query[r] = word_of(Kv::query_words(rows[r].query) + w * 4);
         for (int b = 0; b < Blocks; b++)
@@ -121,7 +130,8 @@ FEWER_INLINE Float16 weigh(const QueryRow& row, Float16 (&score)[TILE_BLOCKS]) {
 
 // Let `Rows` query rows attend to one tile: up to four blocks.
 template <class Kv, int Rows>
-inline void attend_tile(const QueryRow* rows, const u8* const* blocks, int head_dim) {
+inline void attend_tile(const QueryRow* rows, const u8* const* blocks, const u8* const* later,
+                        int head_dim) {
     int longest = 0;
     for (int r = 0; r < Rows; r++) longest = std::max(longest, rows[r].visible);
     longest = std::min(longest, KV_TILE);
@@ -130,9 +140,10 @@ inline void attend_tile(const QueryRow* rows, const u8* const* blocks, int head_
     for (auto& row : score)
         for (auto& s : row) s = splat(MASKED);
     if (used == TILE_BLOCKS && ATTENTION_ROWS > 2)
-        score_blocks<Kv, Rows, TILE_BLOCKS>(rows, blocks, head_dim, 0, score);
+        score_blocks<Kv, Rows, TILE_BLOCKS>(rows, blocks, later, head_dim, 0, score);
     else
-        for (int b = 0; b < used; b++) score_blocks<Kv, Rows, 1>(rows, blocks, head_dim, b, score);
+        for (int b = 0; b < used; b++)
+            score_blocks<Kv, Rows, 1>(rows, blocks, later, head_dim, b, score);
 
     alignas(64) typename Kv::Weight weight[Rows][KV_TILE];
     Joining joining[Rows];
@@ -151,9 +162,11 @@ inline void attend_tile(const QueryRow* rows, const u8* const* blocks, int head_
 
 // Let `count` query rows attend to one tile, as many at once as keep their sums in registers.
 template <class Kv>
-void attend_rows(const QueryRow* rows, int count, const u8* const* blocks, int head_dim) {
+void attend_rows(const QueryRow* rows, int count, const u8* const* blocks, const u8* const* later,
+                 int head_dim) {
     const auto next = [&](auto taken) {
-        attend_tile<Kv, std::min(taken(), ATTENTION_ROWS)>(rows, blocks, head_dim);
+        attend_tile<Kv, std::min(taken(), ATTENTION_ROWS)>(rows, blocks, later, head_dim);
+        later = nullptr;
         rows += taken();
         count -= taken();
     };

@@ -26,8 +26,9 @@ struct KvFormat {
     void (*store_key)(u8* block, int offset, const float* key, int head_dim);
     void (*store_value)(u8* block, int offset, const float* value, int head_dim);
     void (*store_query)(u8* out, const float* query, float scale, int head_dim);
-    // Let `count` query rows attend to one tile.
-    void (*attend_rows)(const QueryRow* rows, int count, const u8* const* blocks, int head_dim);
+    // Let `count` query rows attend to one tile; the one after it is in the blocks of `later`.
+    void (*attend_rows)(const QueryRow* rows, int count, const u8* const* blocks,
+                        const u8* const* later, int head_dim);
 };
 
 const KvFormat& kv_format(int which);  // of fewer_cpu_kv
