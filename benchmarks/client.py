@@ -93,7 +93,8 @@ class Client:
 @asynccontextmanager
 async def connected(url: str, *, key: str = "", model: str = "") -> AsyncIterator[Client]:
     """A client of the server at `url`, with as many connections as it has requests."""
-    headers = {"content-type": "application/json"}
+    # Every answer is to be made: greedy requests that repeat would be answered from the cache.
+    headers = {"content-type": "application/json", "cache-control": "no-cache, no-store"}
     if key:
         headers["authorization"] = f"Bearer {key}"
     async with aiohttp.ClientSession(
