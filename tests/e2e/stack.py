@@ -24,11 +24,28 @@ engine: {max_model_len: 512, kv_cache_mb: 128, threads: 1}
 models:
   small: {gguf: "${MODEL}"}
   over-sse: {openai: "http://127.0.0.1:${ENGINE_PORT}/v1", model: small, api_key: "${TOKEN}"}
-routes:
-  chat: {model: small, budget: {max_tokens: 256}}
-  chat-over-sse: {model: over-sse, budget: {max_tokens: 256}}
-  short: {model: small, budget: {max_tokens: 5}}
-  short-over-sse: {model: over-sse, budget: {max_tokens: 5}}
+routes:  # without what is built in, but one: every answer is to be made
+  chat:
+    model: small
+    budget: {max_tokens: 256}
+    cache: {exact: {mode: disabled}}
+    coalesce: {mode: disabled}
+  chat-over-sse:
+    model: over-sse
+    budget: {max_tokens: 256}
+    cache: {exact: {mode: disabled}}
+    coalesce: {mode: disabled}
+  short:
+    model: small
+    budget: {max_tokens: 5}
+    cache: {exact: {mode: disabled}}
+    coalesce: {mode: disabled}
+  short-over-sse:
+    model: over-sse
+    budget: {max_tokens: 5}
+    cache: {exact: {mode: disabled}}
+    coalesce: {mode: disabled}
+  shared: {model: small}
 default_route: chat
 """
 JAPAN = "What is the capital of Japan?"
