@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
 
-from engine.protocol.errors import InvalidRequest
+from engine.protocol.errors import ContextLengthExceeded, InvalidRequest
 from gateway.answer import Answer
 from gateway.attempts import Attempts
 from gateway.backends.base import Backend, Call, Stream
@@ -104,6 +104,8 @@ class Pipeline:
             )
         except BaseException as error:
             answer.settle(error)
+            if isinstance(error, ContextLengthExceeded) and _is_uncut(request, route):
+                raise _advised(error, route) from error
             raise
         return answer
 
@@ -218,6 +220,17 @@ def _set(
 def _identity(name: str, model: ModelConfig) -> list[str | None]:
     """What answers change with: where they come from, not how we get there."""
     return [name, model.gguf, model.engine, model.openai, str(model.scripted), model.model]
+
+
+def _is_uncut(request: Request, route: Route) -> bool:
+    """Is it a conversation that no setting keeps short?"""
+    history = route.config.history
+    return bool(request.messages) and (history is None or history.mode != "active")
+
+
+def _advised(error: ContextLengthExceeded, route: Route) -> ContextLengthExceeded:
+    advice = f"The setting history of the route {route.name} would leave old turns out."
+    return ContextLengthExceeded(f"{error.message} {advice}", param=error.param)
 
 
 def _check(verdicts: list[Verdict]) -> None:

@@ -5,14 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from engine.protocol.errors import ConfigError
+from engine.protocol.errors import ConfigError, ContextLengthExceeded
+from gateway.backends.scripted import ScriptedBackend
 from gateway.config import BudgetConfig, DedupConfig, HistoryConfig, RouteConfig, load
-from gateway.pipeline import policies_of
+from gateway.pipeline import Pipeline, policies_of
+from gateway.routes import Routes
+from gateway.telemetry.metrics import Metrics
+from gateway.tenants import OPEN
+from gateway.visit import Visit
 from policies.counting import VERSION
 from policies.dedup import DedupPolicy
 from policies.history import HistoryPolicy
 from policies.holdout import epoch_of
+from policies.request import Request
+from tests.fakes.serving import scripted_config
 
 HISTORY = HistoryConfig(high_tokens=3000, low_tokens=1000, holdout=0.1)
 
@@ -82,3 +90,29 @@ def test_what_is_disabled_is_not_asked() -> None:
         "m", history=HistoryConfig(9, 1, mode="disabled"), dedup=DedupConfig(mode="disabled")
     )
     assert {policy.name for policy in policies_of(disabled)}.isdisjoint({"history", "dedup"})
+
+
+TOO_LONG = {"steps": [{"refuse": {"code": "context_length_exceeded", "message": "9 fit."}}]}
+CHAT = Request("chat", "chat", messages=[{"role": "user", "content": "Hi"}])
+ADVICE = "9 fit. The setting history of the route chat would leave old turns out."
+
+
+@pytest.mark.parametrize(
+    ("history", "request_", "message"),
+    [
+        (None, CHAT, ADVICE),
+        (replace(HISTORY, mode="shadow"), CHAT, ADVICE),
+        (HISTORY, CHAT, "9 fit."),
+        (None, Request("completions", "chat", prompts=["Hi"]), "9 fit."),
+    ],
+)
+async def test_what_does_not_fit_is_refused_with_the_setting_that_would_help(
+    history: HistoryConfig | None, request_: Request, message: str
+) -> None:
+    config = replace(scripted_config(), routes={"chat": RouteConfig("one", history=history)})
+    backends = {"one": ScriptedBackend("one", TOO_LONG)}
+    pipeline = Pipeline(config, Routes(config), backends, Metrics())
+    visit = Visit("id", "call", "POST", "/v1/chat/completions", tenant=OPEN)
+    with pytest.raises(ContextLengthExceeded) as caught:
+        await pipeline.answer(request_, pipeline.match("chat", None, visit), visit)
+    assert caught.value.message == message
