@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.blocks import blocks_of
@@ -39,6 +39,7 @@ def test_where_blocks_begin_and_end(text: str, blocks: list[tuple[str, bool]]) -
 lines = st.sampled_from(["", "a", "```", "~~~~", "<d>", "</d>", "---", "字"])
 
 
+@settings(deadline=None)
 @given(st.lists(lines, max_size=30).map("\n".join))
 def test_blocks_are_apart_and_in_order(text: str) -> None:
     ends = 0

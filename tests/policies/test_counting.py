@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.text.tokenizer import Tokenizer
@@ -85,6 +85,7 @@ def test_every_byte_is_weighed_once() -> None:
     assert sorted(members) == list(range(256))
 
 
+@settings(deadline=None)
 @given(st.text(), st.text())
 def test_a_text_counts_what_its_parts_count(left: str, right: str) -> None:
     """Within the rounding of each: so a message that grows never counts less."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.twins import NEAR_CHARACTERS, Library, Twin, pieces_of
@@ -67,6 +67,14 @@ def test_what_is_new_is_told_after_what_stands_before_it() -> None:
     assert at_first.changes == ("  (at the beginning)", "+ Delayed!")
 
 
+def test_changes_that_are_apart_are_told_apart() -> None:
+    text = FLIGHTS.strip()
+    changed = text.replace("HAT3 ", "HAT333 ").replace("HAT30 ", "HAT30x ")
+    twin = library(text).find(changed)
+    assert twin is not None
+    assert len(twin.changes) == 4
+
+
 def test_other_texts_have_no_twin() -> None:
     assert library(FLIGHTS.strip(), CODE).find(CHINESE) is None
     half = FLIGHTS.strip()[: len(FLIGHTS) // 2]
@@ -112,6 +120,7 @@ def test_what_differs_too_much_to_compare_is_no_twin() -> None:
     assert library("".join(numbers)).find("".join(other)) is None
 
 
+@settings(deadline=None)
 @given(st.text(st.sampled_from("ab ,.。\n字"), max_size=400) | st.text(max_size=400))
 def test_pieces_join_to_the_text(text: str) -> None:
     assert "".join(pieces_of(text)) == text
