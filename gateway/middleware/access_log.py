@@ -63,6 +63,7 @@ def line(visit: Visit) -> str:
             "prompt_tokens": visit.spent.prompt_tokens,
             "completion_tokens": visit.spent.completion_tokens,
             "usage_estimated": visit.spent.estimated,
+            "cache": visit.cache or None,
         }
     known = {name: value for name, value in fields.items() if value is not None}
     return orjson.dumps(known).decode()

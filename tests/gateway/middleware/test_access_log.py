@@ -32,6 +32,7 @@ async def test_one_line_for_each_request(serve: Serve, caplog: pytest.LogCapture
         "prompt_tokens": 1,
         "completion_tokens": 2,
         "usage_estimated": False,
+        "cache": "bypass",
     }
 
 
