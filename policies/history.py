@@ -93,9 +93,7 @@ class Window:
         return Cut(unit, None if self._turns.is_user[unit] else self._last_user)
 
     def _kept_after(self, cut: Cut) -> int:
-        kept = self._fixed
-        if cut.unit < len(self._loose_before):
-            kept += self._loose - self._loose_before[cut.unit]
+        kept = self._fixed + self._loose - self._loose_before[cut.unit]
         if cut.opening is not None and self._turns.kinds[cut.opening] != "fixed":
             kept += self._unit_tokens[cut.opening]
         return kept

@@ -125,6 +125,16 @@ def test_completions_have_no_history() -> None:
     assert HistoryPolicy(100, 10).decide(request, CONTEXT).action == "keep"
 
 
+def test_a_result_that_comes_after_its_call_was_left_out_is_left_out_too() -> None:
+    messages = [user("Book it."), calls("late"), *talk(6), user("And?")]
+    before = cut(messages, 900, 500)
+    assert len(before) < len(messages)
+    assert cut([*messages, result("late", LONG), user("Well?")], 900, 500) == [
+        *before,
+        user("Well?"),
+    ]
+
+
 def test_pins_stay_where_they_are() -> None:
     messages = [user("Rules?"), pinned(said("Never by night.")), *talk(10)]
     kept = cut(messages, 900, 500)
