@@ -69,6 +69,7 @@ class Sharing:
         if terms.is_alone:
             self._note(asked.route, visit, "bypass")
             return await begin(partial(_booked, visit))
+        await self._report(asked)
         flight = self._joinable(asked)
         if flight is None and terms.read:
             kept = await self._answers.find(asked.key, terms.max_age_s)
@@ -78,6 +79,7 @@ class Sharing:
             flight = self._joinable(asked)
         if flight is not None:
             return await self._join(asked, flight, visit)
+        # Nothing is awaited between looking for a flight and opening one: two would be opened.
         return await self._lead(asked, begin, visit)
 
     async def aclose(self) -> None:
@@ -107,7 +109,6 @@ class Sharing:
     async def _lead(self, asked: Asked, begin: Begin, visit: Visit) -> Stream:
         terms = asked.terms
         self._note(asked.route, visit, "miss" if terms.read or terms.join else "bypass")
-        await self._report(asked)
         flight = self._flights.open(
             _place(asked), begin, partial(self._landed, asked), self._answers.max_answer_bytes
         )

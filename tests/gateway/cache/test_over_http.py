@@ -19,6 +19,7 @@ from gateway.config import (
     ExactCacheConfig,
     RouteCacheConfig,
     RouteConfig,
+    Secret,
 )
 from gateway.stores.keys import KeyStore
 from gateway.tenants import Tenants
@@ -332,6 +333,19 @@ async def test_shadows_only_count(serve: Serve) -> None:
     assert 'fewer_cache_shadow_total{result="joined",route="chat"} 2.0' in text
     assert 'fewer_cache_shadow_total{result="hit",route="chat"} 1.0' in text
     assert "fewer_cache_stored_total{" not in text
+
+
+async def test_a_shadow_of_the_one_leaves_the_other_at_work(serve: Serve, tmp_path: Any) -> None:
+    config = replace(
+        with_route(cache=exact(mode="shadow")),
+        cache=CacheConfig(store=Secret("sqlite"), deadline_ms=5000),
+        store=tmp_path / "fewer.sqlite3",
+    )
+    gateway: Gateway = await serve(config, SLOW)
+    found = await asyncio.gather(*(source(gateway, **GREEDY) for _ in range(4)))
+    assert sorted(found) == ["joined", "joined", "joined", "miss"]
+    assert await source(gateway, **GREEDY) == "miss"
+    await told(gateway, 'fewer_cache_shadow_total{result="hit",route="chat"} 1.0')
 
 
 async def test_the_control_arm_touches_no_cache(serve: Serve) -> None:
