@@ -6,6 +6,7 @@ from collections import deque
 from typing import NamedTuple
 
 from engine.protocol.frames import Event, Finish, TokenLogprob
+from engine.protocol.landing import LandingPoints
 from engine.request import Request
 from engine.runner.base import Sampled
 from engine.text.detokenizer import Detokenizer
@@ -32,6 +33,12 @@ class Output:
     text; tokens that a stop string swallowed are counted but their logprobs are not reported.
     Nothing comes out after an event with `finish`.
 
+    After the soft limit the output lands: it ends at the first clean place whose last character
+    came with the token at the limit or a later one. That a place is clean shows in the text after
+    it, a token later as a rule; that token is counted like one that a stop string swallowed, and
+    gives the model the chance to end by itself. An end token, and a stop that is complete before
+    the place is known, go before it.
+
     max_tokens: tokens after which the choice ends with `length`
     end_ids:    ids that end the choice, see `end_ids_of`
     seed:       the request's seed, reported with the first event
@@ -56,6 +63,9 @@ class Output:
         self._tokenizer = tokenizer
         self._detokenizer = Detokenizer(tokenizer)
         self._stops = StopMatcher(sampling.stop, sampling.include_stop) if sampling.stop else None
+        soft = request.soft_max_tokens
+        self._landing = None if soft is None else LandingPoints()
+        self._soft_tokens = max(soft or 0, sampling.min_tokens)
         self._held: deque[_Held] = deque()
         self._decoded_chars = self._shown_chars = 0
 
@@ -69,10 +79,12 @@ class Output:
             self._held.append(_Held(self._decoded_chars, self._decoded_chars, None))
             return self._finish("", "stop", stop_id)
         shown, matched = self._match(self._decode(sampled))
+        if ends and matched is None:
+            return self._finish(shown, "stop", stop_id)
+        if (end := self._landing_point(shown, matched)) is not None:
+            return self._land(shown, end)
         if matched is not None:
             return self._event(shown, "stop", matched)
-        if ends:
-            return self._finish(shown, "stop", stop_id)
         if self.num_tokens >= self._max_tokens:
             return self._finish(shown, "length", None)
         return self._event(shown) if shown else None
@@ -85,6 +97,8 @@ class Output:
     def _decode(self, sampled: Sampled) -> str:
         text = self._detokenizer.feed(sampled.token)
         start = self._decoded_chars
+        if self._landing is not None and self.num_tokens == self._soft_tokens:
+            self._landing.earliest = start + 1
         self._decoded_chars += len(text)
         wanted = self._sampling.logprobs is not None
         logprob = self._logprob(sampled) if wanted else None
@@ -98,16 +112,36 @@ class Output:
 
     def _finish(self, shown: str, finish: Finish, stop: str | int | None) -> Event:
         """Show everything that was held back, since nothing can follow it any more."""
-        more, matched = self._match(self._detokenizer.flush())
-        shown += more
+        rest, matched = self._match(self._detokenizer.flush())
         if matched is not None:
-            return self._event(shown, "stop", matched)
+            return self._event(shown + rest, "stop", matched)
         if self._stops is not None:
-            shown += self._stops.flush()
-        return self._event(shown, finish, stop)
+            rest += self._stops.flush()
+        if finish == "stop" or self._landing is None:
+            return self._event(shown + rest, finish, stop)
+        if (end := self._landing.feed(rest)) is not None:
+            return self._land(shown + rest, end)
+        return self._event(shown + rest, finish, landed=self._landing.ends_cleanly)
+
+    def _landing_point(self, shown: str, matched: str | None) -> int | None:
+        """Where the output lands, if what is shown now says so. What a stop matched is no text."""
+        if self._landing is None:
+            return None
+        if matched is not None and self._sampling.include_stop:
+            shown = shown[: len(shown) - len(matched)]
+        return self._landing.feed(shown)
+
+    def _land(self, shown: str, end: int) -> Event:
+        """End there; of what follows only white space can have been shown before."""
+        return self._event(shown[: max(0, end - self._shown_chars)], "length", landed=True)
 
     def _event(
-        self, shown: str, finish: Finish | None = None, stop: str | int | None = None
+        self,
+        shown: str,
+        finish: Finish | None = None,
+        stop: str | int | None = None,
+        *,
+        landed: bool = False,
     ) -> Event:
         self._shown_chars += len(shown)
         tokens, logprobs = 0, []
@@ -127,6 +161,7 @@ class Output:
             finish=finish,
             stop=stop,
             seed=seed,
+            landed=landed,
         )
 
     def _logprob(self, sampled: Sampled) -> TokenLogprob:

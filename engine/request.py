@@ -23,6 +23,7 @@ class Request:
     n:               choices for each prompt
     max_tokens:      per choice; None takes what the context and the pool leave
     clamp:           max_tokens gives way to what they leave; otherwise the request is refused
+    soft_max_tokens: per choice; from this many on the output ends where it may; None for never
     salt:            roots the prefix cache: other salts never share blocks
     tenant, weight:  the fair queue shares by tenant, in proportion to weight
     priority:        higher first within a tenant
@@ -38,6 +39,7 @@ class Request:
     n: int = 1
     max_tokens: int | None = None
     clamp: bool = False
+    soft_max_tokens: int | None = None
     salt: str = ""
     tenant: str = ""
     weight: float = 1.0
@@ -88,6 +90,11 @@ class Request:
         if self.max_tokens is not None and self.max_tokens < 1:
             raise InvalidRequest(
                 f"max_tokens must be at least 1, not {self.max_tokens}.", param="max_tokens"
+            )
+        if self.soft_max_tokens is not None and self.soft_max_tokens < 1:
+            raise InvalidRequest(
+                f"soft_max_tokens must be at least 1, not {self.soft_max_tokens}.",
+                param="soft_max_tokens",
             )
         if self.max_tokens is not None and self.sampling.min_tokens > self.max_tokens:
             raise InvalidRequest(

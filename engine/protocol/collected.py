@@ -10,7 +10,16 @@ from engine.protocol.shapes import chat_logprobs, completion_logprobs, tool_delt
 
 
 class _Choice:
-    __slots__ = ("finish", "logprobs", "refusal_logprobs", "seed", "stop", "texts", "tools")
+    __slots__ = (
+        "finish",
+        "landed",
+        "logprobs",
+        "refusal_logprobs",
+        "seed",
+        "stop",
+        "texts",
+        "tools",
+    )
 
     def __init__(self) -> None:
         self.texts: dict[Kind, list[str]] = {}
@@ -19,6 +28,7 @@ class _Choice:
         self.tools: dict[int, ToolDelta] = {}
         self.finish: str | None = None
         self.stop: str | int | None = None
+        self.landed = False
         self.seed: int | None = None
 
     def text(self, kind: Kind) -> str:
@@ -62,7 +72,7 @@ class Collected:
         if event.seed is not None:
             choice.seed = event.seed
         if event.finish is not None:
-            choice.finish, choice.stop = event.finish, event.stop
+            choice.finish, choice.stop, choice.landed = event.finish, event.stop, event.landed
         if event.usage is not None:
             self._usage = event.usage
 
@@ -111,9 +121,11 @@ class Collected:
         }
 
     def _with_extras(self, shape: dict[str, Any], choice: _Choice) -> dict[str, Any]:
-        """vLLM's `stop_reason`, and the seed that repeats the choice."""
+        """vLLM's `stop_reason`, whether it has landed, and the seed that repeats the choice."""
         if choice.stop is not None:
             shape["stop_reason"] = choice.stop
+        if choice.landed:
+            shape["landed"] = True
         if choice.seed is not None:
             shape["seed"] = choice.seed
         return shape

@@ -46,6 +46,8 @@ class Generate(_Frame, frozen=True, tag="generate"):
     max_tokens:      per choice; None means all that the context leaves
     clamp:           max_tokens is a ceiling that nobody asked for: less will do where the prompt
                      leaves no more, instead of a refusal
+    soft_max_tokens: per choice; from this many on the output lands: it ends, with `length`, at
+                     the first place of `engine.protocol.landing`
     salt:            roots the prefix cache, so that tenants never share KV blocks
     tenant, weight:  the fair queue shares by tenant, in proportion to weight
     priority:        higher first within a tenant
@@ -61,6 +63,7 @@ class Generate(_Frame, frozen=True, tag="generate"):
     n: int = 1
     max_tokens: int | None = None
     clamp: bool = False
+    soft_max_tokens: int | None = None
     tools: list[dict[str, Any]] | None = None
     salt: str = ""
     tenant: str = ""
@@ -155,7 +158,8 @@ class ToolDelta(msgspec.Struct, frozen=True, omit_defaults=True):
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     """Tokens of the whole request. Its arrival is the terminal of a successful request.
 
-    completion_tokens counts end tokens, as OpenAI does; `recomputed_tokens` were computed
+    completion_tokens counts end tokens, as OpenAI does, and what was produced to know that a stop
+    string, or a place to land, has come, and is not shown; `recomputed_tokens` were computed
     again after a preemption and are not billed. `estimated`: an upstream told no usage, and the
     gateway has counted what it saw; an engine never sets it.
     """
@@ -174,6 +178,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     tokens: how many tokens this event stands for (a held-back stop can make it 0 or many)
     finish: this choice has ended; nothing follows for it
     stop:   the stop string or stop token id that ended it
+    landed: of a finish with `length` after a soft limit: at a place where text may end
     usage:  the whole request has ended; nothing follows for its id
     seed:   the seed that was used, on the first event of each choice
     """
@@ -189,6 +194,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     stop: str | int | None = None
     usage: Usage | None = None
     seed: int | None = None
+    landed: bool = False
 
 
 class Events(_Frame, frozen=True, tag="events"):

@@ -95,6 +95,7 @@ def generate_frame(
         **asked,
         sampling=sampling_of(surface, fields),
         n=fields.get("n", 1),
+        soft_max_tokens=fields.get("soft_max_tokens"),
         tenant=tenant,
         salt=salt,
         weight=weight,

@@ -112,6 +112,8 @@ _COMMON: dict[str, Check] = {
     "bad_token_ids": list_of(integer(0)),
     "include_stop_str_in_output": boolean,
     "cache_salt": filled_string,
+    # ours
+    "soft_max_tokens": integer(1),
     "response_format": _format,
     "modalities": list_of(string),
 }

@@ -209,7 +209,7 @@ class ChatProjection(Projection):
             "logprobs": _take_chat_logprobs(choice),
             "finish_reason": event.finish,
         }
-        return finish if event.stop is None else finish | {"stop_reason": event.stop}
+        return finish | _extras(event)
 
 
 class CompletionProjection(Projection):
@@ -240,7 +240,13 @@ class CompletionProjection(Projection):
             "logprobs": _take_completion_logprobs(choice),
             "finish_reason": event.finish,
         }
-        return finish if event.stop is None else finish | {"stop_reason": event.stop}
+        return finish | _extras(event)
+
+
+def _extras(event: Event) -> dict[str, Any]:
+    """Of a finish: vLLM's `stop_reason`, and whether the choice has landed."""
+    extras: dict[str, Any] = {} if event.stop is None else {"stop_reason": event.stop}
+    return extras | {"landed": True} if event.landed else extras
 
 
 def _take_chat_logprobs(choice: _Choice) -> dict[str, Any] | None:

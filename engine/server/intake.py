@@ -79,6 +79,7 @@ class Intake:
             n=frame.n,
             max_tokens=frame.max_tokens,
             clamp=frame.clamp,
+            soft_max_tokens=frame.soft_max_tokens,
             salt=frame.salt,
             tenant=frame.tenant,
             weight=frame.weight,
