@@ -148,7 +148,9 @@ class Output:
         while self._held and (finish or self._held[0].end <= self._shown_chars):
             held = self._held.popleft()
             tokens += 1
-            visible = held.start < self._shown_chars or held.end <= self._shown_chars
+            # Where it landed, a token without text is the beginning of what is not shown.
+            whole = held.end <= self._shown_chars and not landed
+            visible = held.start < self._shown_chars or whole
             if held.logprob is not None and visible:
                 logprobs.append(held.logprob)
         seed, self._seed = self._seed, None

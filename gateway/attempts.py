@@ -19,6 +19,7 @@ from engine.protocol.frames import Accepted, Event, Failed, StreamEvent
 from gateway.backends.base import Backend, Call, Stream
 from gateway.config import ModelConfig
 from gateway.errors import of_failed, with_tried
+from gateway.landing import LandingStream
 from policies.request import Request
 
 
@@ -101,9 +102,13 @@ class Attempts:
             call = replace(call, id=f"{call.id}-{len(self._tried)}")
         try:
             async with asyncio.timeout_at(self.first_token_due_s):
-                return await self._backends[name].generate(call)
+                stream = await self._backends[name].generate(call)
         except TimeoutError:
             raise self.late() from None
+        soft = request.soft_max_tokens
+        if soft is None or self._backends[name].capabilities.landing:
+            return stream
+        return LandingStream(call, soft, stream)
 
 
 class _TriedStream(Stream):

@@ -7,7 +7,7 @@ from typing import Any
 from engine.protocol.openai import output_budget, prompt_list
 from policies.request import BUDGET_FIELDS, Request, Surface
 
-_TAKEN = {*BUDGET_FIELDS, "model", "n", "stream", "stream_options"}
+_TAKEN = {*BUDGET_FIELDS, "soft_max_tokens", "model", "n", "stream", "stream_options"}
 _TAKEN_BY: dict[Surface, frozenset[str]] = {
     "chat": frozenset(_TAKEN | {"messages", "tools", "tool_choice"}),
     "completions": frozenset(_TAKEN | {"prompt"}),
@@ -25,6 +25,7 @@ def canonical(surface: Surface, fields: dict[str, Any]) -> Request:
         messages=fields["messages"] if in_chat else [],
         prompts=[] if in_chat else prompt_list(fields["prompt"]),
         max_tokens=output_budget(fields),
+        soft_max_tokens=fields.get("soft_max_tokens"),
         n=fields.get("n", 1),
         tools=fields.get("tools") if in_chat else None,
         tool_choice=fields.get("tool_choice") if in_chat else None,

@@ -156,6 +156,8 @@ class BudgetConfig(_Section, frozen=True):
     """The policy `budget`: a hard cap on the tokens that one request may produce.
 
     max_tokens: over all choices together; fills a missing limit and clamps a larger one
+    soft:       share of a choice's tokens after which it ends at the first clean place; None for
+                never
     mode:       `shadow` only reports what it would have done
     holdout:    share of the conversations that it leaves alone, so that its effect can be known;
                 the cap holds for them too
@@ -164,6 +166,7 @@ class BudgetConfig(_Section, frozen=True):
     max_tokens: Count
     mode: Mode = "active"
     holdout: Share = 0.05
+    soft: Share | None = None
 
 
 class ExactCacheConfig(_Section, frozen=True):

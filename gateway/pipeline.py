@@ -190,7 +190,8 @@ def policies_of(route: RouteConfig) -> list[Policy]:
     """A route's policies in the order in which they are asked: output first."""
     found: list[Policy] = []
     if (budget := route.budget) is not None:
-        found.append(_set(BudgetPolicy(budget.max_tokens, budget.mode), budget))
+        cap = BudgetPolicy(budget.max_tokens, budget.mode, soft=budget.soft)
+        found.append(_set(cap, budget))
     exact = route.cache.exact
     cache = ExactCachePolicy(
         exact.mode,

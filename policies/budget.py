@@ -3,6 +3,9 @@
 The cap counts all choices together, n for each prompt: a limit on one choice alone would leak
 through `n`. A client's limit is the smallest under any of its names. A missing limit is filled,
 a larger one clamped, and n is lowered only where the cap has not a token for each choice.
+
+The soft limit is a share of what each choice may have: from there on it ends at the first clean
+place, so that the cap cuts few answers in the middle. It is an experiment, which the cap is not.
 """
 
 from __future__ import annotations
@@ -21,25 +24,45 @@ OTHER_NAMES = ("n_predict", "num_predict", "max_new_tokens", "max_gen_tokens", "
 """What upstreams call the output budget beside OpenAI's names (llama.cpp lets n_predict win over
 max_tokens). Taken for the client's limit and removed, so that only ours arrives."""
 
+STRUCTURE_NAMES = (
+    "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
+    "grammar", "json_schema",
+)  # fmt: skip
+"""Beside `response_format`: an answer of a form that the end of a sentence does not complete."""
+
 
 class _Plan(msgspec.Struct, frozen=True):
-    """Choices that are made, choices that are returned (`best_of` makes more), tokens for each."""
+    """Choices that are made, choices that are returned (`best_of` makes more), tokens for each, and
+    of those the soft limit."""
 
     made: int
     n: int
     max_tokens: int
+    soft_max_tokens: int | None
 
 
 class BudgetPolicy(Policy):
-    """`max_tokens`: the cap, over all choices of one request, at least 1."""
+    """max_tokens: the cap, over all choices of one request, at least 1
+    soft:       share of a choice's tokens that come before its soft limit, 0 to 1
+    """
 
     name = "budget"
 
-    def __init__(self, max_tokens: int, mode: Mode = "active") -> None:
+    def __init__(
+        self, max_tokens: int, mode: Mode = "active", *, soft: float | None = None
+    ) -> None:
         self.max_tokens = max_tokens
         self.mode = mode
+        self.soft = soft
 
     def decide(self, request: Request, context: Context) -> Decision:
+        return self._decide(request, self.soft)
+
+    def control(self, request: Request, context: Context) -> Decision:
+        """The cap holds in both arms: a holdout must not be a way around it."""
+        return self._decide(request, None)
+
+    def _decide(self, request: Request, soft: float | None) -> Decision:
         prompts = max(1, len(request.prompts))
         if prompts > self.max_tokens:
             return refuse(
@@ -49,7 +72,7 @@ class BudgetPolicy(Policy):
             )
         made = max(request.n, _best_of(request))
         wanted = _wanted(request)
-        plan = self._plan(request.n, made, prompts, wanted)
+        plan = self._plan(request, made, wanted, soft)
         tokens = Arithmetic(
             asked=None if wanted is None else wanted * made * prompts,
             allowed=plan.max_tokens * plan.made * prompts,
@@ -59,14 +82,32 @@ class BudgetPolicy(Policy):
             return keep(f"within {self.max_tokens}", tokens)
         return rewrite(rewritten, _reason(request, wanted, plan), tokens)
 
-    def control(self, request: Request, context: Context) -> Decision:
-        """The cap holds in both arms: a holdout must not be a way around it."""
-        return self.decide(request, context)
-
-    def _plan(self, n: int, made: int, prompts: int, wanted: int | None) -> _Plan:
+    def _plan(self, request: Request, made: int, wanted: int | None, soft: float | None) -> _Plan:
+        prompts = max(1, len(request.prompts))
         made = min(made, self.max_tokens // prompts)
         share = self.max_tokens // (made * prompts)
-        return _Plan(made, min(n, made), share if wanted is None else min(wanted, share))
+        allowed = share if wanted is None else min(wanted, share)
+        return _Plan(made, min(request.n, made), allowed, _soft(request, allowed, soft))
+
+
+def _soft(request: Request, max_tokens: int, share: float | None) -> int | None:
+    """The client's own soft limit or ours, whichever is less; None where it would change nothing.
+
+    Ours is not for answers that are of use only when they are whole.
+    """
+    limits = [max_tokens, request.soft_max_tokens or max_tokens]
+    if share is not None and not _must_be_whole(request):
+        limits.append(max(1, round(share * max_tokens)))
+    least = min(limits)
+    return least if least < max_tokens else None
+
+
+def _must_be_whole(request: Request) -> bool:
+    """Is it to be JSON or another set form, or may it come to the call of a tool?"""
+    form = request.parameters.get("response_format")
+    kind = form.get("type", "text") if isinstance(form, dict) else "text"
+    formed = kind != "text" or any(request.parameters.get(name) for name in STRUCTURE_NAMES)
+    return formed or (bool(request.tools) and request.tool_choice != "none")
 
 
 def _best_of(request: Request) -> int:
@@ -90,7 +131,12 @@ def _apply(plan: _Plan, request: Request, *, filled: bool) -> Request:
     if (least := parameters.get("min_tokens")) is not None and least > plan.max_tokens:
         parameters["min_tokens"] = plan.max_tokens
     return replace(
-        request, n=plan.n, max_tokens=plan.max_tokens, clamp=filled, parameters=parameters
+        request,
+        n=plan.n,
+        max_tokens=plan.max_tokens,
+        soft_max_tokens=plan.soft_max_tokens,
+        clamp=filled,
+        parameters=parameters,
     )
 
 
@@ -102,6 +148,8 @@ def _reason(request: Request, wanted: int | None, plan: _Plan) -> str:
         parts.append(f"max_tokens clamped: {wanted} to {plan.max_tokens}")
     elif request.max_tokens != wanted:
         parts.append(f"max_tokens {wanted} taken from another name")
+    if (soft := plan.soft_max_tokens) is not None and soft != request.soft_max_tokens:
+        parts.append(f"soft limit: {soft}")
     if plan.n < request.n:
         parts.append(f"n clamped: {request.n} to {plan.n}")
     return "; ".join(parts) or "parameters fitted to the budget"

@@ -25,6 +25,7 @@ class Request(msgspec.Struct, frozen=True):
     messages:   chat turns in OpenAI form; empty on the completions surface
     prompts:    completions only: one or more prompts, text or token ids
     max_tokens: output budget per choice, the smallest that any of BUDGET_FIELDS asked for
+    soft_max_tokens: per choice; from this many on an answer ends at the first clean place
     clamp:      the client did not ask for max_tokens, a policy did: less will do where the prompt
                 leaves no more room
     n:          choices per prompt
@@ -39,6 +40,7 @@ class Request(msgspec.Struct, frozen=True):
     messages: list[dict[str, Any]] = []
     prompts: list[str | list[int]] = []
     max_tokens: int | None = None
+    soft_max_tokens: int | None = None
     clamp: bool = False
     n: int = 1
     tools: list[dict[str, Any]] | None = None

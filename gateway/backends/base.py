@@ -16,10 +16,12 @@ from policies.request import Request
 class Capabilities(msgspec.Struct, frozen=True):
     """What a backend can do beyond plain generation. A policy that needs more falls back.
 
+    landing:    ends an answer at a clean place after `soft_max_tokens`; for others the gateway does
     images:     accepts image parts in messages
     embeddings: has an embeddings endpoint
     """
 
+    landing: bool = False
     images: bool = False
     embeddings: bool = False
 

@@ -34,7 +34,7 @@ class EngineBackend(Backend):
 
     def __init__(self, name: str, url: str, token: str, *, timing: Timing | None = None) -> None:
         self.name = name
-        self.capabilities = Capabilities()
+        self.capabilities = Capabilities(landing=True)
         self._link = EngineLink(name, url, token, timing or Timing())
 
     def __repr__(self) -> str:
@@ -63,6 +63,8 @@ class EngineBackend(Backend):
         )
         if call.request.clamp:
             frame = replace(frame, clamp=True)
+        if (soft := call.request.soft_max_tokens) is not None:
+            frame = replace(frame, soft_max_tokens=soft)
         stream = EngineStream(self._link, call.id, call.deadline_s)
         self._link.open(frame, stream)
         try:

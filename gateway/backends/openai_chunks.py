@@ -139,7 +139,8 @@ class ChunkReader:
         if choice.finish_reason is not None:
             finish = self._finish(choice.finish_reason)
             stop = choice.stop_reason if isinstance(choice.stop_reason, str | int) else None
-            events.append(Event(self._id, number, finish=finish, stop=stop))
+            landed = choice.landed is True
+            events.append(Event(self._id, number, finish=finish, stop=stop, landed=landed))
             self._finished.add(number)
         return events
 

@@ -63,6 +63,7 @@ class Choice(msgspec.Struct):
     finish_reason: str | None = None
     stop_reason: Any = None
     seed: Any = None
+    landed: Any = None
 
 
 class PromptDetails(msgspec.Struct):

@@ -98,6 +98,65 @@ def test_min_tokens_never_exceeds_what_is_allowed() -> None:
     assert request.parameters["min_tokens"] == 10
 
 
+def soft_of(request: Request, share: float | None, cap: int = 100) -> int | None:
+    decision = BudgetPolicy(cap, soft=share).decide(request, CONTEXT)
+    return (decision.request or request).soft_max_tokens
+
+
+def test_the_soft_limit_is_a_share_of_what_a_choice_may_have() -> None:
+    decision = BudgetPolicy(512, soft=0.8).decide(chat(), CONTEXT)
+    assert decision.request == chat(max_tokens=512, soft_max_tokens=410, clamp=True)
+    assert decision.reason == "max_tokens filled: 512; soft limit: 410"
+    assert decision.tokens == Arithmetic(asked=None, allowed=512)
+    assert soft_of(chat(max_tokens=50), 0.8) == 40
+    assert soft_of(chat(n=4), 0.6) == 15
+
+
+@pytest.mark.parametrize(
+    ("share", "own", "expected"),
+    [
+        (None, None, None),
+        (None, 30, 30),
+        (0.6, 30, 30),
+        (0.6, 90, 60),
+        (1.0, None, None),
+        (0.0, None, 1),
+        (None, 100, None),
+        (None, 10**9, None),
+    ],
+)
+def test_of_the_clients_soft_limit_and_ours_the_lesser_holds(
+    share: float | None, own: int | None, expected: int | None
+) -> None:
+    assert soft_of(chat(soft_max_tokens=own), share) == expected
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"parameters": {"response_format": {"type": "json_object"}}},
+        {"parameters": {"guided_json": {"type": "object"}}},
+        {"parameters": {"grammar": "root ::= x"}},
+        {"tools": [{"type": "function", "function": {"name": "f"}}]},
+    ],
+)
+def test_an_answer_that_must_be_whole_gets_no_soft_limit_of_ours(fields: dict[str, Any]) -> None:
+    assert soft_of(chat(**fields), 0.6) is None
+    assert soft_of(chat(soft_max_tokens=30, **fields), 0.6) == 30
+
+
+def test_tools_that_may_not_be_called_and_plain_text_do_not_count() -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    assert soft_of(chat(tools=tools, tool_choice="none"), 0.6) == 60
+    assert soft_of(chat(parameters={"response_format": {"type": "text"}}), 0.6) == 60
+    assert soft_of(chat(parameters={"response_format": "odd"}), 0.6) == 60
+
+
+def test_the_control_arm_has_the_cap_and_no_soft_limit() -> None:
+    decision = BudgetPolicy(100, soft=0.6).control(chat(max_tokens=500), CONTEXT)
+    assert decision.request == chat(max_tokens=100)
+
+
 counts = st.none() | st.integers(0, 10**9)
 requests = st.builds(
     Request,
@@ -105,17 +164,20 @@ requests = st.builds(
     model=st.just("m"),
     prompts=st.lists(st.just("p"), max_size=20),
     max_tokens=counts,
+    soft_max_tokens=st.none() | st.integers(1, 10**9),
     n=st.integers(1, 128),
     parameters=st.dictionaries(
         st.sampled_from(["best_of", "min_tokens", "user", *OTHER_NAMES]), st.integers(-1, 10**9)
     ),
 )
 
+shares = st.none() | st.floats(0, 1)
+
 
 @settings(max_examples=300)
-@given(requests, st.integers(1, 5000))
-def test_nothing_yields_more_than_the_cap(request: Request, cap: int) -> None:
-    decision = BudgetPolicy(cap).decide(request, CONTEXT)
+@given(requests, st.integers(1, 5000), shares)
+def test_nothing_yields_more_than_the_cap(request: Request, cap: int, soft: float | None) -> None:
+    decision = BudgetPolicy(cap, soft=soft).decide(request, CONTEXT)
     if decision.action == "refuse":
         assert len(request.prompts) > cap
         return
@@ -128,11 +190,16 @@ def test_nothing_yields_more_than_the_cap(request: Request, cap: int) -> None:
     assert result.parameters.get("min_tokens", 0) <= result.max_tokens
     assert request.max_tokens is None or result.max_tokens <= request.max_tokens
     assert result.n <= request.n
+    assert result.soft_max_tokens is None or 1 <= result.soft_max_tokens < result.max_tokens
     assert decision.tokens is not None
     assert decision.tokens.allowed == made * result.max_tokens
 
 
 @settings(max_examples=100)
-@given(requests, st.integers(20, 5000))
-def test_deciding_twice_changes_nothing_more(request: Request, cap: int) -> None:
-    assert BudgetPolicy(cap).decide(decided(request, cap), CONTEXT).action == "keep"
+@given(requests, st.integers(20, 5000), shares)
+def test_deciding_twice_changes_nothing_more(
+    request: Request, cap: int, soft: float | None
+) -> None:
+    policy = BudgetPolicy(cap, soft=soft)
+    once = policy.decide(request, CONTEXT).request or request
+    assert policy.decide(once, CONTEXT).action == "keep"

@@ -80,7 +80,7 @@ def test_every_documented_field_is_accepted() -> None:
         "reasoning_effort": "low", "service_tier": "auto", "store": True,
         "moderation": {"model": "m"}, "top_k": -1, "min_p": 0, "repetition_penalty": 1.1,
         "stop_token_ids": [2], "min_tokens": 2, "ignore_eos": True, "allowed_token_ids": [1, 2],
-        "bad_token_ids": [2], "include_stop_str_in_output": True,
+        "bad_token_ids": [2], "include_stop_str_in_output": True, "soft_max_tokens": 4,
     }  # fmt: skip
     assert chat(**everything) == {"messages": HI} | everything
 

@@ -134,6 +134,24 @@ def test_no_empty_deltas_while_text_is_held_back() -> None:
     assert chunks[2]["choices"][0]["stop_reason"] == "\n"
 
 
+def test_where_a_choice_has_landed_its_finish_says_so() -> None:
+    landed = end("length", landed=True, usage=USAGE)
+    for projection in (chat(), completion()):
+        *before, last, done = sent(projection, text("x"), landed)
+        assert (last["choices"][0]["finish_reason"], last["choices"][0]["landed"]) == (
+            "length",
+            True,
+        )
+        assert not any("landed" in chunk["choices"][0] for chunk in before)
+        assert done == "[DONE]"
+    whole = Collected("chat", "chatcmpl-1", "m", 7)
+    for event in (text("x"), end("length", 1), landed):
+        whole.add(event)
+    first, second = whole.completion()["choices"]
+    assert first["landed"] is True
+    assert "landed" not in second
+
+
 def test_an_answer_of_no_text_still_has_a_role_and_a_finish() -> None:
     chunks = sent(chat(), end(stop=2, usage=USAGE))
     assert [chunk["choices"][0]["delta"] for chunk in chunks[:2]] == [

@@ -247,6 +247,13 @@ def test_logprobs_without_text_are_kept() -> None:
     assert first.logprobs == [TokenLogprob("", -1, -0.5)]
 
 
+@pytest.mark.parametrize(("said", "landed"), [(True, True), ("yes", False), (None, False)])
+def test_where_an_engine_of_ours_behind_it_landed_is_kept(said: Any, landed: bool) -> None:
+    last = {"index": 0, "delta": {}, "finish_reason": "length", "landed": said}
+    events = read(chat_chunk("a."), envelope([last]), "[DONE]")
+    assert events[1] == Event("r1", finish="length", landed=landed)
+
+
 def test_the_drawn_seed_and_the_stop_that_matched_are_kept() -> None:
     first = {"index": 0, "delta": {"role": "assistant", "content": ""}, "seed": 7}
     last = {"index": 0, "delta": {}, "finish_reason": "stop", "stop_reason": "\n"}
