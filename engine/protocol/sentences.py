@@ -159,7 +159,7 @@ class SentenceEnds:
         empty where that is not known."""
         if self._mark != ".":
             return False
-        stem = self._stem.lstrip(_AROUND_WORDS)
+        stem = self._stem.lstrip(_AROUND_WORDS + ".")
         folded = stem.casefold()
         return bool(
             (stem.isdecimal() and len(stem) <= 2)

@@ -148,6 +148,8 @@ def test_data_and_markup_have_no_place_to_end(opening: str) -> None:
         ("Mr.", False),
         ("e.g.", False),
         ("J.", False),
+        ("x." * 40, False),
+        ("x." * 40 + "xx.", False),
         ("see no.", False),
         ("Well...", False),
         ("# A title.", False),
