@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from engine.protocol.frames import Event, StreamEvent, TokenLogprob, Usage
 from gateway.attempts import Attempts
-from gateway.backends.base import Call, Capabilities
+from gateway.backends.base import Call, Capabilities, Stream
 from gateway.backends.engine import EngineBackend
 from gateway.backends.openai import OpenAIBackend
 from gateway.backends.scripted import ScriptedBackend
@@ -126,6 +126,30 @@ async def test_choices_land_one_by_one_and_the_last_cancels() -> None:
     # Nothing is passed on of what came for the first one meanwhile, but it was produced.
     assert usage_of(events).completion_tokens == 9 + 5
     assert list(landing.backend.cancelled) == ["r1"]
+
+
+class Batches(Stream):
+    """Gives what it was given, a batch at a time."""
+
+    def __init__(self, *batches: list[StreamEvent]) -> None:
+        self.batches = list(batches)
+
+    async def receive(self) -> list[StreamEvent]:
+        return self.batches.pop(0) if self.batches else []
+
+    async def aclose(self) -> None:
+        self.batches.clear()
+
+
+async def test_a_batch_of_which_nothing_is_passed_on_is_no_end() -> None:
+    said: list[StreamEvent] = [Event("r1", text=text, tokens=1) for text in FOUR]
+    other = Event("r1", 1, text="Other", tokens=1)
+    last = Event("r1", usage=Usage(9, 9))
+    stream = LandingStream(chat_call(n=2), 3, Batches(said[:6], said[6:], [other], [last]))
+    assert text_of(await stream.receive()) == "One. Two. "
+    assert await stream.receive() == [other]
+    assert await stream.receive() == [last]
+    assert await stream.receive() == []
 
 
 async def test_where_all_have_ended_upstream_the_usage_is_the_upstreams() -> None:
