@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -61,11 +61,10 @@ def metrics() -> Metrics:
 
 
 @pytest.fixture
-async def ledger(store: Store, metrics: Metrics) -> AsyncIterator[Ledger]:
-    ledger = Ledger(store, metrics, clock=FakeClock(NOW_S))
-    async with ledger.running():
-        yield ledger
-        store.free.set()
+def ledger(store: Store, metrics: Metrics) -> Iterator[Ledger]:
+    """It does nothing by itself, so that its thread and the test take turns at the store."""
+    yield Ledger(store, metrics, clock=FakeClock(NOW_S))
+    store.free.set()
 
 
 async def test_requests_are_written_in_batches(ledger: Ledger, store: Store) -> None:
@@ -87,7 +86,8 @@ async def test_all_of_it_happens_by_itself(store: Store, monkeypatch: pytest.Mon
         ledger.record(an_entry(time_s=NOW_S - 90_000))
         await until(lambda: repr(ledger) == "<Ledger 0 pending, 1 experiments>")
         await until(lambda: store.pruned > 0)
-    assert store.looks()[BUDGET].number == 1
+        looks = await ledger.ask(LedgerStore.looks)
+    assert looks[BUDGET].number == 1
 
 
 async def test_a_fault_of_ours_is_said_loudly(
