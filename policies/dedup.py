@@ -144,8 +144,6 @@ class DedupPolicy(Policy):
         self.mode = mode
 
     def decide(self, request: Request, context: Context) -> Decision:
-        if len(request.messages) < 2:
-            return keep("nothing came before")
         fold = Fold(self.min_tokens)
         messages = [fold.add(message) for message in request.messages]
         if not fold.replaced:

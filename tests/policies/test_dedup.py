@@ -184,6 +184,13 @@ def test_no_reference_to_what_history_has_cut() -> None:
     assert DedupPolicy(MIN_TOKENS).decide(cut, CONTEXT).action == "keep"
 
 
+def test_what_one_message_repeats_in_itself_goes_the_first_time_it_is_sent() -> None:
+    messages = [_parts([{"type": "text", "text": text} for text in (CHUNK, CHUNK, "So?")])]
+    first = deduped(messages)
+    assert first != messages
+    assert deduped([*messages, user("And?")])[:-1] == first
+
+
 def test_very_large_prompts_are_not_looked_at_to_their_end() -> None:
     large = user("a b " * (MOST_CHARACTERS // 4))
     messages = [large, *looked_up(CHUNK, CHUNK)]
