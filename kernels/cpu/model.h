@@ -30,7 +30,7 @@ struct Model {
     std::unique_ptr<Arena> kv_memory;
     const KvFormat& kv_format;
     const std::size_t kv_block_bytes;
-    u8* kv = nullptr;  // [layers][blocks][kv_heads][K then V]
+    u8* kv = nullptr;  // [blocks][layers][kv_heads][K then V]: a sequence touches what it uses
     std::int32_t blocks = 0;
 
     explicit Model(const Config& c)
@@ -48,8 +48,8 @@ struct Model {
     }
 
     u8* kv_block(int layer, int block, int kv_head) const {
-        const std::size_t at = (std::size_t(layer) * blocks + block) * config.kv_heads + kv_head;
-        return kv + at * kv_block_bytes;
+        const std::size_t at = std::size_t(block) * config.layers + layer;
+        return kv + (at * config.kv_heads + kv_head) * kv_block_bytes;
     }
 
     bool has_rope(int layer) const {

@@ -108,9 +108,9 @@ def test_the_budget_policy_is_seen_at_work(served: ServedGateway, visit: Visit) 
     turn = visitor.wait_for("done")
     expect(turn.locator(".answer")).to_have_text("The capital of Japan")
     expect(turn.locator(".notice")).to_contain_text("limit of tokens")
-    expect(turn.locator(".decisions .policy")).to_have_text("budget")
-    expect(turn.locator(".decisions .action")).to_have_text("changed the request")
-    expect(turn.locator(".decisions .reason")).to_contain_text("4")
+    expect(turn.locator(".decisions .policy").first).to_have_text("budget")
+    expect(turn.locator(".decisions .action").first).to_have_text("changed the request")
+    expect(turn.locator(".decisions .reason").first).to_contain_text("4")
     assert visitor.statistics(turn)["tokensOut"] == "4"
 
 

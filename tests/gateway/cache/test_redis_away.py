@@ -102,7 +102,7 @@ async def test_no_request_fails_or_waits_long_whatever_redis_does(
         while found != "hit":
             found, _ = await ask(gateway, 3)
     assert sum("answers are not cached" in line for line in caplog.messages) in (1, 2)
-    assert "answers are cached again" in caplog.messages[-1]
+    assert any("answers are cached again" in line for line in caplog.messages)
     assert "redis.sock" not in caplog.text
 
 
