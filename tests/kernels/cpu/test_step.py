@@ -219,6 +219,24 @@ def test_long_contexts_split_between_threads_change_no_bit(kv: Kv, built: Path) 
     assert np.array_equal(last, expected[2089:])
 
 
+@pytest.mark.parametrize("hit", [16, 64, 80])
+def test_blocks_that_another_sequence_computed_change_no_bit(
+    hit: int, kv: Kv, best_built: Path
+) -> None:
+    """A prefix hit: the first blocks are another's, which came in chunks and in company."""
+    shape = replace(INDEPENDENT["q4_1"], kv=kv)
+    tokens, other = tokens_of(shape, 110), tokens_of(shape, 130, seed=8)
+    with native(shape, random_weights(shape), built=best_built, threads=2) as model:
+        first, company, plain = lanes_of([tokens[:100], other, tokens], 144)
+        expected = logits_in_chunks(model, plain, 1)
+        while left(first):
+            count = min(left(first), 23)
+            logits_of(model, [(first, count), (company, count + 3)])
+        own = [40 + i for i in range(9)]
+        second = Lane(tokens, first.blocks[: hit // BLOCK] + own[hit // BLOCK :], computed=hit)
+        assert np.array_equal(logits_in_chunks(model, second, 30), expected[hit:])
+
+
 def test_only_the_sampled_rows_of_the_last_layer(best_built: Path) -> None:
     """Any choice of rows to sample gives the bits that all of them would have."""
     shape = INDEPENDENT["q4_1"]
