@@ -4,7 +4,7 @@ BIN := .venv/bin
 PINS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test check format bench bench-gateway bench-peers clean
+.PHONY: help setup serve test check format bench bench-gateway bench-peers bench-quality clean
 
 help:
 	@echo "make serve   start the engine and the gateway; pulls the model when it is missing"
@@ -15,6 +15,7 @@ help:
 	@echo "make bench   measure a stack of its own; ARGS='--url URL' measures one that runs"
 	@echo "make bench-gateway  what the gateway adds to time and CPU, against less and LiteLLM"
 	@echo "make bench-peers  the same work on other engines, in environments of their own"
+	@echo "make bench-quality  perplexity and right answers, cpu against reference"
 	@echo "make setup   only make .venv and install everything into it"
 	@echo "make format  put every file into the house format"
 	@echo "make clean   remove .venv and what tools leave behind"
@@ -40,6 +41,9 @@ bench-gateway: .venv/dev.stamp
 
 bench-peers: .venv/dev.stamp
 	@$(BIN)/python -m benchmarks.peers $(ARGS)
+
+bench-quality: .venv/runtime.stamp
+	@$(BIN)/python -m benchmarks.quality $(ARGS)
 
 setup: .venv/dev.stamp
 
