@@ -30,7 +30,8 @@ from benchmarks.machine import about
 from benchmarks.processes import resident_mb, tree
 from benchmarks.prompts import Prompts
 from benchmarks.report import RESULTS, about_line, save, section
-from benchmarks.stack import Stack, StackError, serving
+from benchmarks.service import StartError
+from benchmarks.stack import Stack, serving
 from engine.protocol.errors import FewerError
 from engine.weights.gguf import GgufFile
 from fewer import model_store
@@ -46,7 +47,7 @@ def main() -> int:
     try:
         with _stack(arguments) as stack:
             results = asyncio.run(_measure(arguments, works, stack))
-    except (StackError, FewerError, Refused, ValueError) as error:
+    except (StartError, FewerError, Refused, ValueError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     except aiohttp.ClientError as error:

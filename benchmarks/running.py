@@ -22,12 +22,12 @@ import aiohttp
 from benchmarks import processes
 from benchmarks.client import Answer, Client, Refused, connected
 from benchmarks.jobs import Job, Reply
+from benchmarks.service import said, started
 from benchmarks.stack import HOST, serving
 from fewer import ports
 
 START_DEADLINE_S = 600.0
 POLL_S = 0.05
-LOG_TAIL_CHARACTERS = 2_000
 
 
 class EngineError(Exception):
@@ -112,7 +112,7 @@ class Server:
         return True
 
     def _said(self) -> str:
-        return self._log.read_text(errors="replace")[-LOG_TAIL_CHARACTERS:] if self._log else ""
+        return said(self._log) if self._log else ""
 
 
 async def _answers(client: Client, job: Job) -> list[Answer]:
@@ -145,19 +145,9 @@ def server(command: Sequence[str], environ: Mapping[str, str], name: str) -> Ite
     port = ports.claim(HOST, 0, "--port")
     with tempfile.TemporaryDirectory(prefix="fewer-bench-") as folder:
         log = Path(folder) / "log"
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [*command, "--host", HOST, "--port", str(port)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=os.environ | dict(environ),
-            )
-        try:
+        listening = [*command, "--host", HOST, "--port", str(port)]
+        with started(listening, log, environ) as process:
             yield Server(f"http://{HOST}:{port}", process.pid, name, log)
-        finally:
-            processes.kill(process.pid)
-            process.wait()
 
 
 @contextmanager

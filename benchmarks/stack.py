@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from benchmarks.service import started, wait_until_up
 from fewer import ports
 from fewer.health import is_ready
 
 CONFIG = Path(__file__).parents[1] / "fewer.yaml"
 HOST = "127.0.0.1"
-READY_DEADLINE_S = 120.0
 STOP_DEADLINE_S = 60.0
 POLL_S = 0.02
-LOG_TAIL_BYTES = 2_000
-
-
-class StackError(Exception):
-    """The stack did not come up; the message ends with what it last said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +51,14 @@ def serving(
         command = [sys.executable, "-m", "fewer", "serve", "--config", str(config)]
         command += ["--port", str(port), "--engine-port", "0"]
         command += ["--model", model] if model else []
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=os.environ | {"XDG_STATE_HOME": folder},
-            )
-        try:
-            yield _until_ready(process, f"http://{HOST}:{port}", log)
-        finally:
-            process.terminate()
-            process.wait(STOP_DEADLINE_S)
+        url, began = f"http://{HOST}:{port}", time.monotonic()
+        with started(command, log, {"XDG_STATE_HOME": folder}) as process:
+            try:
+                wait_until_up("fewer serve", process, log, partial(is_ready, url), POLL_S)
+                yield Stack(url, process.pid, time.monotonic() - began)
+            finally:
+                process.terminate()
+                process.wait(STOP_DEADLINE_S)
 
 
 def configuration(engine: Mapping[str, Any]) -> str:
@@ -79,13 +68,3 @@ def configuration(engine: Mapping[str, Any]) -> str:
     config["engine"] = {**config.get("engine", {}), **engine}
     text: str = yaml.safe_dump(config)
     return text
-
-
-def _until_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> Stack:
-    began = time.monotonic()
-    while not is_ready(url):
-        if process.poll() is not None or time.monotonic() - began > READY_DEADLINE_S:
-            said = log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
-            raise StackError(f"fewer serve did not come up:\n{said}")
-        time.sleep(POLL_S)
-    return Stack(url, process.pid, time.monotonic() - began)

@@ -4,36 +4,29 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from benchmarks import processes
-from benchmarks.environments import environment
+from benchmarks.environments import REPOSITORY, environment
 from benchmarks.gateway_load.upstream import HOST
+from benchmarks.service import started as process_started
+from benchmarks.service import wait_until_up
 from fewer import ports
 
-REPOSITORY = Path(__file__).parents[2]
-READY_DEADLINE_S = 120.0
 POLL_S = 0.1
-LOG_TAIL_BYTES = 2_000
 MAX_CONCURRENCY = 4096
 """Of a model. The default, 256, would queue the streams of this benchmark."""
 BUDGET_TOKENS = 512
 """As in the repository's own fewer.yaml."""
-
-
-class ServerError(Exception):
-    """A server did not come up; the message ends with what it last said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,26 +155,9 @@ def _serving(
 ) -> Iterator[Server]:
     """health: a path that answers 200 once it can serve; None where any answer will do"""
     log = folder / f"{name}.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command,
-            cwd=REPOSITORY,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=os.environ | dict(environ),
-        )
-    try:
-        began = time.monotonic()
-        while not _is_up(port, health):
-            if process.poll() is not None or time.monotonic() - began > READY_DEADLINE_S:
-                said = log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
-                raise ServerError(f"{name} did not come up:\n{said}")
-            time.sleep(POLL_S)
+    with process_started(command, log, environ, REPOSITORY) as process:
+        wait_until_up(name, process, log, partial(_is_up, port, health), POLL_S)
         yield Server(port, process.pid)
-    finally:
-        processes.kill(process.pid)
-        process.wait()
 
 
 def _is_up(port: int, health: str | None) -> bool:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks.stack import StackError, configuration, serving
+from benchmarks.service import StartError
+from benchmarks.stack import configuration, serving
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -41,5 +42,5 @@ def test_a_stack_is_the_repository_s_own_but_for_what_is_changed() -> None:
 
 
 def test_a_stack_that_does_not_start_says_why() -> None:
-    with pytest.raises(StackError, match="nowhere"), serving("/nowhere/model.gguf"):
+    with pytest.raises(StartError, match="nowhere"), serving("/nowhere/model.gguf"):
         pass
