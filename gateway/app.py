@@ -35,8 +35,9 @@ from gateway.pipeline import Pipeline
 from gateway.reload import Live, following
 from gateway.routes import Routes
 from gateway.serving import Serving
+from gateway.stores.database import beside
 from gateway.stores.keys import KeyStore
-from gateway.stores.ledger import LedgerStore, beside
+from gateway.stores.ledger import LedgerStore
 from gateway.telemetry.metrics import Metrics
 from gateway.tenants import Tenants
 
@@ -82,7 +83,7 @@ def build(
     if tenants is None:
         tenants = Tenants(KeyStore(config.store))
     if ledger is None:
-        ledger = LedgerStore(beside(config.store))
+        ledger = LedgerStore(beside(config.store, "ledger"))
     return Gateway(config, pool, tenants, ledger, tune_garbage=tune_garbage, live=live)
 
 

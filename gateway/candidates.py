@@ -33,7 +33,7 @@ def fitting(
     if len(able) < 2:
         return able
     need = estimated_tokens(request)
-    return [able[0], *(name for name in able[1:] if _window(config, name, need) >= need)]
+    return [able[0], *(name for name in able[1:] if (config.window(name) or need) >= need)]
 
 
 def estimated_tokens(request: Request) -> int:
@@ -45,14 +45,6 @@ def estimated_tokens(request: Request) -> int:
     longest = max(map(input_tokens, request.prompts), default=0)
     output = 1 if request.clamp else request.max_tokens or 0
     return conversation_tokens(request) + longest + output
-
-
-def _window(config: Config, name: str, otherwise: int) -> int:
-    """The declared window of a model in tokens; `otherwise` where nothing is known of it."""
-    model = config.models[name]
-    if model.gguf is not None:
-        return config.engine_settings(name).max_model_len
-    return model.max_model_len or otherwise
 
 
 def _image_place(request: Request) -> str | None:

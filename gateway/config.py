@@ -246,10 +246,7 @@ def _check_history(
             (*key, "low_tokens"),
             f"must be below high_tokens ({history.high_tokens}), best no more than half of it.",
         )
-    model = config.models[route.model]
-    window = model.max_model_len
-    if model.gguf is not None:
-        window = config.engine_settings(route.model).max_model_len
+    window = config.window(route.model)
     if window is not None and history.high_tokens >= window:
         document.fail(
             (*key, "high_tokens"),

@@ -313,3 +313,9 @@ class Config(_Section, frozen=True):
         own = self.models[model].max_model_len or self.engine.max_model_len
         asked = [r.max_model_len or 0 for r in self.routes.values() if r.model == model]
         return msgspec.structs.replace(self.engine, max_model_len=max([own, *asked]))
+
+    def window(self, model: str) -> int | None:
+        """Tokens that a request to the model may span; None where nothing is known of it."""
+        if self.models[model].gguf is not None:
+            return self.engine_settings(model).max_model_len
+        return self.models[model].max_model_len

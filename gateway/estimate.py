@@ -6,13 +6,11 @@ from typing import Any
 
 import orjson
 
+from policies.counting import IMAGE_TOKENS
 from policies.request import Request
 
 BYTES_PER_TOKEN = 4
 """English prose has 4 to 5 bytes for each token, Chinese 3 to 5, code 3 to 4."""
-
-IMAGE_TOKENS = 1000
-"""OpenAI's models count 85 to 1,105 for an image; its bytes say nothing about it."""
 
 
 def prompt_tokens(request: Request) -> int:

@@ -17,9 +17,7 @@ from engine.protocol.errors import Unavailable
 from engine.protocol.frames import Event, StreamEvent
 from gateway.backends.base import Stream, is_terminal
 from gateway.backends.sizes import size_bytes
-
-EVENTS_PER_RECEIVE = 32
-"""Of what was said before a reader came, it gets so much at once."""
+from gateway.cache.kept import EVENTS_PER_RECEIVE
 
 READ_AHEAD_EVENTS = 64
 """When so much has been read by nobody yet, the backend is not asked for more. Asking only when

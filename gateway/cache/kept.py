@@ -11,7 +11,7 @@ from engine.protocol.frames import Event, Finish, StreamEvent, Usage
 from gateway.backends.base import Stream
 
 EVENTS_PER_RECEIVE = 32
-"""So much of a kept answer goes out at once; then the client must have taken it."""
+"""So much of what was said before goes out at once; then the client must have taken it."""
 
 WHOLE: frozenset[Finish] = frozenset({"stop", "tool_calls"})
 CUT: frozenset[Finish] = WHOLE | {"length"}

@@ -8,7 +8,8 @@ from gateway.config import Config
 from gateway.stores.cache import CacheStore
 from gateway.stores.cache_memory import MemoryCacheStore
 from gateway.stores.cache_redis import RedisCacheStore
-from gateway.stores.cache_sqlite import SqliteCacheStore, beside
+from gateway.stores.cache_sqlite import SqliteCacheStore
+from gateway.stores.database import beside
 from gateway.stores.redis import RedisClient
 from gateway.telemetry.metrics import Metrics
 
@@ -26,6 +27,7 @@ def _store(config: Config) -> CacheStore:
         case "memory":
             return MemoryCacheStore(max_bytes)
         case "sqlite":
-            return SqliteCacheStore(beside(config.store), max_bytes, deadline_s=deadline_s)
+            path = beside(config.store, "cache")
+            return SqliteCacheStore(path, max_bytes, deadline_s=deadline_s)
         case url:
             return RedisCacheStore(RedisClient(url, deadline_s))

@@ -39,11 +39,6 @@ ROW_BYTES = 128
 _T = TypeVar("_T")
 
 
-def beside(store: Path) -> Path:
-    """The cache's file, given the one of what must last: `fewer.cache.sqlite3`."""
-    return store.with_name(f"{store.stem}.cache{store.suffix}")
-
-
 class SqliteCacheStore(CacheStore):
     """Opened at once, on its thread, as making a new file takes longer than a command may. What
     that fails of is told to whoever uses the store.

@@ -40,6 +40,11 @@ MIGRATIONS: tuple[str, ...] = (
 was released."""
 
 
+def beside(store: Path, name: str) -> Path:
+    """A further file of the same folder, given the one of what must last: `fewer.NAME.sqlite3`."""
+    return store.with_name(f"{store.stem}.{name}{store.suffix}")
+
+
 def connect(path: Path, migrations: Sequence[str] = MIGRATIONS) -> sqlite3.Connection:
     """Open the file, making it and its folder when missing, with the newest schema.
 

@@ -61,11 +61,6 @@ MIGRATIONS = (
 )
 
 
-def beside(store: Path) -> Path:
-    """The ledger's file, given the one of what must last: `fewer.ledger.sqlite3`."""
-    return store.with_name(f"{store.stem}.ledger{store.suffix}")
-
-
 class Experiment(msgspec.Struct, frozen=True, order=True):
     """A policy with certain settings on a route."""
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from gateway.estimate import IMAGE_TOKENS, input_tokens, prompt_tokens
+from gateway.estimate import input_tokens, prompt_tokens
+from policies.counting import IMAGE_TOKENS
 from policies.request import Request
 
 

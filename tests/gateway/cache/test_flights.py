@@ -12,7 +12,6 @@ from engine.protocol.errors import Overloaded, Unavailable
 from engine.protocol.frames import Event, Failed, StreamEvent, Usage
 from gateway.backends.base import Stream, is_terminal
 from gateway.cache.flights import (
-    EVENTS_PER_RECEIVE,
     READ_AHEAD_EVENTS,
     Flight,
     Flights,
@@ -20,6 +19,7 @@ from gateway.cache.flights import (
     Note,
     Reader,
 )
+from gateway.cache.kept import EVENTS_PER_RECEIVE
 
 MAX_BYTES = 1 << 20
 

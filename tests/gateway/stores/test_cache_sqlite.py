@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from engine.protocol.errors import DeadlineExceeded, Overloaded, Unavailable
-from gateway.stores.cache_sqlite import MAX_WAITING, SqliteCacheStore, beside
+from gateway.stores.cache_sqlite import MAX_WAITING, SqliteCacheStore
+from gateway.stores.database import beside
 from tests.fakes.serving import until
 
 KEY = bytes(32)
@@ -24,7 +25,7 @@ async def existing(path: Path) -> None:
 
 
 def test_it_is_a_file_of_its_own() -> None:
-    assert beside(Path("/a/fewer.sqlite3")) == Path("/a/fewer.cache.sqlite3")
+    assert beside(Path("/a/fewer.sqlite3"), "cache") == Path("/a/fewer.cache.sqlite3")
 
 
 async def test_another_process_finds_what_was_put(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from engine.protocol.errors import Unavailable
-from gateway.stores.ledger import MEASURED, Experiment, LedgerStore, Look, beside
+from gateway.stores.database import beside
+from gateway.stores.ledger import MEASURED, Experiment, LedgerStore, Look
 from policies.holdout import Arm
 from tests.fakes.ledger import an_entry, ruling
 
@@ -25,7 +26,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LedgerStor
 
 
 def test_it_lies_beside_the_keys() -> None:
-    assert beside(Path("/state/fewer.sqlite3")) == Path("/state/fewer.ledger.sqlite3")
+    assert beside(Path("/state/fewer.sqlite3"), "ledger") == Path("/state/fewer.ledger.sqlite3")
 
 
 def test_nothing_exists_before_something_was_kept(store: LedgerStore) -> None:
