@@ -28,6 +28,7 @@ the latest look stands alone and says so (`shifted`): its 95 % hold no more for 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from statistics import NormalDist
 
@@ -41,6 +42,7 @@ MISS = 0.05
 
 _FIRST_MISS = 0.04
 _LEAST_FREEDOM = 4.0
+_ROUNDING = 16 * sys.float_info.epsilon
 
 Clusters = Sequence[tuple[float, float]]
 """(what it cost, for how many requests) of each conversation."""
@@ -149,8 +151,11 @@ def _arm(clusters: Clusters, scale: Callable[[float], float]) -> _Arm | None:
         # One cluster is the whole arm, or nothing was spent but by one.
         return None
     centre = math.fsum(without) / count
-    squares = math.fsum((each - centre) ** 2 for each in without)
-    fourths = math.fsum((each - centre) ** 4 for each in without)
+    # Clusters that are all alike still differ by rounding, which is no variance.
+    rounding = _ROUNDING * max(1.0, abs(centre))
+    deviations = [d for each in without if abs(d := each - centre) > rounding]
+    squares = math.fsum(d**2 for d in deviations)
+    fourths = math.fsum(d**4 for d in deviations)
     freedom = count - 1.0
     if fourths > 0:
         kurtosis = count * fourths / squares**2

@@ -50,6 +50,12 @@ def test_with_one_request_each_the_error_is_the_usual_one() -> None:
     )
 
 
+def test_conversations_that_are_all_alike_leave_nothing_to_compare() -> None:
+    """The logarithm of 1.25 is rounded, and so is the mean of three of them."""
+    assert ratio([(1.0, 1)] * 2, [(1.25, 1)] * 3) is None
+    assert ratio([(0.25, 1)] * 2, [(0.3125, 1)] * 3) is None
+
+
 @given(control=costs, treated=costs, factor=st.floats(0.01, 100))
 def test_a_ratio_does_not_depend_on_the_unit(
     control: list[tuple[float, float]], treated: list[tuple[float, float]], factor: float
