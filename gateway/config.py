@@ -14,28 +14,30 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec.structs import replace
 
-from engine.protocol.errors import ConfigError, InvalidRequest
-from engine.protocol.sampling import Sampling
+from engine.protocol.errors import ConfigError
 from gateway.backends.script import Script
+from gateway.config_checks import check_history, check_sampling
 from gateway.config_file import Document, decode, read, suggestion
-from gateway.config_sections import (
+from gateway.config_policies import (
     BudgetConfig,
-    CacheConfig,
     CoalesceConfig,
-    Config,
     DedupConfig,
     ExactCacheConfig,
     HistoryConfig,
+    RouteCacheConfig,
+)
+from gateway.config_sections import (
+    CacheConfig,
+    Config,
     LedgerConfig,
     ModelConfig,
     Price,
-    RouteCacheConfig,
     RouteConfig,
     SamplingConfig,
-    Secret,
     ServerConfig,
     default_store,
 )
+from gateway.config_values import Secret
 
 __all__ = [
     "BudgetConfig",
@@ -106,8 +108,8 @@ def resolve(document: Document, folder: Path, environ: Mapping[str, str]) -> Con
     }
     for name, route in config.routes.items():
         _known(document, ("routes", name, "model"), route.model, models)
-        _check_sampling(document, ("routes", name), route.sampling)
-        _check_history(document, ("routes", name, "history"), route, config)
+        check_sampling(document, ("routes", name), route.sampling)
+        check_history(document, ("routes", name, "history"), route, config)
     _check_aliases(document, config)
     return replace(config, models=models, default_route=_default_route(document, config))
 
@@ -144,7 +146,7 @@ def _model(
         _known(document, (*key, "fallback"), other, config.models)
         if other == name:
             document.fail((*key, "fallback"), "a model cannot be its own fallback.")
-    _check_sampling(document, key, model.sampling)
+    check_sampling(document, key, model.sampling)
     return replace(
         model,
         gguf=_gguf(model.gguf, folder),
@@ -219,39 +221,6 @@ def _check_cache(document: Document, store: str) -> None:
     place = parts.path if parts.scheme == "unix" else parts.hostname
     if store not in ("memory", "sqlite") and not (parts.scheme in _REDIS and place):
         document.fail(("cache", "store"), "must be memory, sqlite or redis://HOST:PORT/DATABASE.")
-
-
-def _check_sampling(
-    document: Document, key: tuple[str, ...], sampling: SamplingConfig | None
-) -> None:
-    """Held to the same ranges as what clients send."""
-    if sampling is None:
-        return
-    try:
-        Sampling(**sampling.given()).validate()  # type: ignore[arg-type]
-    except InvalidRequest as error:
-        name = error.param or ""
-        document.fail((*key, "sampling", name), error.message.removeprefix(f"{name} "))
-
-
-def _check_history(
-    document: Document, key: tuple[str, ...], route: RouteConfig, config: Config
-) -> None:
-    """The marks must be apart, and the upper one in reach."""
-    history = route.history
-    if history is None:
-        return
-    if history.low_tokens >= history.high_tokens:
-        document.fail(
-            (*key, "low_tokens"),
-            f"must be below high_tokens ({history.high_tokens}), best no more than half of it.",
-        )
-    window = config.window(route.model)
-    if window is not None and history.high_tokens >= window:
-        document.fail(
-            (*key, "high_tokens"),
-            f"must be below the {window} tokens that {route.model} takes, by the longest answer.",
-        )
 
 
 def _check_aliases(document: Document, config: Config) -> None:

@@ -14,31 +14,16 @@ import msgspec
 from msgspec import Meta
 
 from engine.protocol.settings import EngineSettings
-from policies.base import Mode
+from gateway.config_policies import (
+    BudgetConfig,
+    CoalesceConfig,
+    DedupConfig,
+    HistoryConfig,
+    RouteCacheConfig,
+)
+from gateway.config_values import Count, Dollars, Seconds, Secret, Section
 
-Count = Annotated[int, Meta(ge=1)]
-Seconds = Annotated[float, Meta(gt=0)]
-Dollars = Annotated[float, Meta(ge=0)]
-Share = Annotated[float, Meta(ge=0, le=1)]
 KeepAlive = Literal["comment", "chunk", "off"]
-
-
-class Secret:
-    """A string that shows itself only to who asks for `reveal()`."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: str) -> None:
-        self._value = value
-
-    def reveal(self) -> str:
-        return self._value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and other._value == self._value
-
-    def __repr__(self) -> str:
-        return "Secret('***')"
 
 
 def default_store(environ: Mapping[str, str]) -> Path:
@@ -49,11 +34,7 @@ def default_store(environ: Mapping[str, str]) -> Path:
     return Path(home) / "fewer" / "fewer.sqlite3"
 
 
-class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    pass
-
-
-class ServerConfig(_Section, frozen=True):
+class ServerConfig(Section, frozen=True):
     """Where and how the gateway listens.
 
     host, port:         address to bind; port 0 takes a free one
@@ -86,7 +67,7 @@ class ServerConfig(_Section, frozen=True):
     drain_s: Seconds = 30.0
 
 
-class Price(_Section, frozen=True):
+class Price(Section, frozen=True):
     """Dollars per million tokens in and out, or per hour of the machine.
 
     machine_hour: what an hour of the machine costs, for models of our own
@@ -97,7 +78,7 @@ class Price(_Section, frozen=True):
     machine_hour: Dollars | None = None
 
 
-class SamplingConfig(_Section, frozen=True):
+class SamplingConfig(Section, frozen=True):
     """How tokens are chosen where the client does not say; see `engine.protocol.sampling`.
 
     Ranges are those of `Sampling.validate`.
@@ -114,7 +95,7 @@ class SamplingConfig(_Section, frozen=True):
         return {n: v for n, v in msgspec.structs.asdict(self).items() if v is not None}
 
 
-class ModelConfig(_Section, frozen=True):
+class ModelConfig(Section, frozen=True):
     """One source of tokens: exactly one of `gguf`, `engine`, `openai` and `scripted`.
 
     gguf:       a model of `fewer models`, or a path to a GGUF file; `fewer serve` starts an
@@ -152,58 +133,7 @@ class ModelConfig(_Section, frozen=True):
     sampling: SamplingConfig | None = None
 
 
-class BudgetConfig(_Section, frozen=True):
-    """The policy `budget`: a hard cap on the tokens that one request may produce.
-
-    max_tokens: over all choices together; fills a missing limit and clamps a larger one
-    soft:       share of a choice's tokens after which it ends at the first clean place; None for
-                never
-    mode:       `shadow` only reports what it would have done
-    holdout:    share of the conversations that it leaves alone, so that its effect can be known;
-                the cap holds for them too
-    """
-
-    max_tokens: Count
-    mode: Mode = "active"
-    holdout: Share = 0.05
-    soft: Share | None = None
-
-
-class ExactCacheConfig(_Section, frozen=True):
-    """The policy `cache`, exact: the same request again gets the answer that it got before.
-
-    mode:        `shadow` keeps no answer, and only reports what would have been one
-    requests:    `deterministic` ones, with a temperature of 0 or a seed; `all` gives a sampled
-                 request the sample of an earlier one
-    cut_answers: those that ended at their limit
-    holdout:     share of the conversations that neither read nor fill the cache
-    """
-
-    mode: Mode = "active"
-    requests: Literal["deterministic", "all"] = "deterministic"
-    cut_answers: Literal["kept", "dropped"] = "kept"
-    holdout: Share = 0.0
-
-
-class RouteCacheConfig(_Section, frozen=True):
-    """What a route keeps; `ttl_s` says for how long."""
-
-    exact: ExactCacheConfig = ExactCacheConfig()
-    ttl_s: Seconds = 3600.0
-
-
-class CoalesceConfig(_Section, frozen=True):
-    """The policy `coalesce`: deterministic requests that are the same share one generation.
-
-    mode:    `shadow` only reports
-    holdout: share of the conversations whose requests join no other, and are not joined
-    """
-
-    mode: Mode = "active"
-    holdout: Share = 0.0
-
-
-class CacheConfig(_Section, frozen=True):
+class CacheConfig(Section, frozen=True):
     """Where answers are kept, for all routes.
 
     store:         `memory`, each worker's own; `sqlite`, a file beside `store`, for the workers of
@@ -220,35 +150,7 @@ class CacheConfig(_Section, frozen=True):
     deadline_ms: Count = 100
 
 
-class HistoryConfig(_Section, frozen=True):
-    """The policy `history`: long conversations lose their oldest turns, many at once.
-
-    strategy:    `window` leaves them out
-    high_tokens: a prompt that counts more, tools included, is cut
-    low_tokens:  what a cut leaves, at most
-    mode, holdout: as those of `budget`; the control arm is not cut
-    """
-
-    high_tokens: Count
-    low_tokens: Count
-    strategy: Literal["window"] = "window"
-    mode: Mode = "active"
-    holdout: Share = 0.05
-
-
-class DedupConfig(_Section, frozen=True):
-    """The policy `dedup`: what stands in the prompt already is referred to.
-
-    min_tokens:    blocks that count less are left alone
-    mode, holdout: as those of `budget`
-    """
-
-    min_tokens: Count = 64
-    mode: Mode = "active"
-    holdout: Share = 0.05
-
-
-class LedgerConfig(_Section, frozen=True):
+class LedgerConfig(Section, frozen=True):
     """What is kept of each request, without a word of it.
 
     retention_days: how long
@@ -259,7 +161,7 @@ class LedgerConfig(_Section, frozen=True):
     max_rows: Count = 1_000_000
 
 
-class RouteConfig(_Section, frozen=True):
+class RouteConfig(Section, frozen=True):
     """A name that clients use as the model, and what happens to requests under it.
 
     model:         which of `models` answers
@@ -282,7 +184,7 @@ class RouteConfig(_Section, frozen=True):
     coalesce: CoalesceConfig = CoalesceConfig()
 
 
-class Config(_Section, frozen=True):
+class Config(Section, frozen=True):
     """The whole of `fewer.yaml`.
 
     store:         file of what must last (keys); spelled `sqlite` or `sqlite:PATH`. The ledger is
@@ -296,9 +198,9 @@ class Config(_Section, frozen=True):
     ledger: LedgerConfig = LedgerConfig()
     cache: CacheConfig = CacheConfig()
     engine: EngineSettings = EngineSettings()
-    models: dict[str, ModelConfig] = {}
-    aliases: dict[str, str] = {}
-    routes: dict[str, RouteConfig] = {}
+    models: dict[str, ModelConfig] = msgspec.field(default_factory=dict)
+    aliases: dict[str, str] = msgspec.field(default_factory=dict)
+    routes: dict[str, RouteConfig] = msgspec.field(default_factory=dict)
     default_route: str | None = None
 
     def gguf_models(self) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
 
-from engine.protocol.errors import ContextLengthExceeded, InvalidRequest
+from engine.protocol.errors import ContextLengthExceeded
 from gateway.answer import Answer
 from gateway.attempts import Attempts
 from gateway.backends.base import Backend, Call, Stream
@@ -18,35 +18,23 @@ from gateway.cache.flights import Note
 from gateway.cache.sharing import Asked, Sharing
 from gateway.cache.terms import terms_of
 from gateway.candidates import fitting
-from gateway.config import (
-    BudgetConfig,
-    CoalesceConfig,
-    Config,
-    DedupConfig,
-    ExactCacheConfig,
-    HistoryConfig,
-    ModelConfig,
-    RouteConfig,
-)
+from gateway.config import Config, ModelConfig
+from gateway.deciding import Deciding, check
 from gateway.ledger.account import Account
 from gateway.ledger.ledger import Ledger
 from gateway.policy_answer import AnsweredStream
+from gateway.route_policies import policies_of
 from gateway.routes import Route, Routes
 from gateway.sampling import SamplingDefaults
-from gateway.stores.ledger import Experiment, LedgerStore
+from gateway.stores.ledger import LedgerStore
 from gateway.telemetry.metrics import Metrics
 from gateway.tenants import Tenant
 from gateway.verdict import Verdict
 from gateway.visit import Visit
 from policies.base import Policy
-from policies.budget import BudgetPolicy
-from policies.cache import ExactCachePolicy, key_of
-from policies.coalesce import CoalescePolicy
+from policies.cache import key_of
 from policies.context import Context
-from policies.counting import VERSION as COUNTING
-from policies.dedup import DedupPolicy
-from policies.history import HistoryPolicy
-from policies.holdout import arm_of, conversation_of, epoch_of
+from policies.holdout import conversation_of
 from policies.request import Request
 
 
@@ -73,9 +61,10 @@ class Pipeline:
         self._metrics = metrics
         self._ledger = ledger or Ledger(LedgerStore(None), metrics)
         self._sharing = sharing or Sharing.in_memory(metrics)
-        self._policies = policies or {
+        policies = policies or {
             name: policies_of(route.config) for name, route in routes.by_name.items()
         }
+        self._deciding = Deciding(policies, self._ledger, metrics)
 
     def match(self, model: str, header: str | None, visit: Visit) -> Route:
         """The route, noted in the visit. Raises as `Routes.match` does."""
@@ -91,14 +80,15 @@ class Pipeline:
         Raises a `FewerError` when nobody will answer.
         """
         tenant = visit.known_tenant
-        conversation = conversation_of(request) if self._policies.get(route.name) else ""
+        asked = self._deciding.has_any(route.name)
+        conversation = conversation_of(request) if asked else ""
         context = Context(route.name, tenant.name, conversation)
         defaults = SamplingDefaults(self._config, route, request)
-        request, verdicts = self._decide(defaults.fill(request), context)
+        request, verdicts = self._deciding.decide(defaults.fill(request), context)
         account = Account(self._ledger, self._config.models, visit, context)
         answer = Answer(request, route.name, visit, verdicts, context, self._metrics, account)
         try:
-            _check(verdicts)
+            check(verdicts)
             answer.stream = await self._start(
                 request, route, defaults, verdicts, visit, traceparent
             )
@@ -111,37 +101,6 @@ class Pipeline:
 
     def backend(self, name: str) -> Backend:
         return self._backends[name]
-
-    def _decide(self, request: Request, context: Context) -> tuple[Request, list[Verdict]]:
-        """Ask the route's policies in order. An answer or a refusal ends the asking."""
-        verdicts: list[Verdict] = []
-        for policy in self._policies.get(context.route, ()):
-            verdict = self._verdict(policy, request, context)
-            verdicts.append(verdict)
-            self._metrics.decisions.labels(
-                context.route, policy.name, verdict.mode, verdict.decision.action
-            ).inc()
-            if (applied := verdict.applied) is None:
-                continue
-            if applied.action in ("refuse", "answer"):
-                break
-            request = applied.request or request
-        return request, verdicts
-
-    def _verdict(self, policy: Policy, request: Request, context: Context) -> Verdict:
-        """Ask one policy, and settle what holds of what it says."""
-        decision = policy.decide(request, context)
-        mode, epoch, share = policy.mode, policy.epoch, policy.holdout
-        if mode != "active":
-            return Verdict(policy, decision, request, mode)
-        if self._ledger.is_harmful(Experiment(context.route, policy.name, epoch)):
-            applied = policy.control(request, context)
-            return Verdict(policy, decision, request, "shadow", None, applied)
-        if not share:
-            return Verdict(policy, decision, request, mode, None, decision)
-        arm = arm_of(policy.name, epoch, context.tenant, context.conversation, share)
-        applied = decision if arm == "treated" else policy.control(request, context)
-        return Verdict(policy, decision, request, mode, arm, applied)
 
     async def _start(
         self,
@@ -186,38 +145,6 @@ class Pipeline:
         return key_of(request, salt=tenant.salt, route=route.name, models=models)
 
 
-def policies_of(route: RouteConfig) -> list[Policy]:
-    """A route's policies in the order in which they are asked: output first."""
-    found: list[Policy] = []
-    if (budget := route.budget) is not None:
-        cap = BudgetPolicy(budget.max_tokens, budget.mode, soft=budget.soft)
-        found.append(_set(cap, budget))
-    exact = route.cache.exact
-    cache = ExactCachePolicy(
-        exact.mode,
-        sampled=exact.requests == "all",
-        keep_cut=exact.cut_answers == "kept",
-        ttl_s=route.cache.ttl_s,
-    )
-    found += [_set(cache, exact), _set(CoalescePolicy(route.coalesce.mode), route.coalesce)]
-    if (history := route.history) is not None:
-        window = HistoryPolicy(history.high_tokens, history.low_tokens, history.mode)
-        found.append(_set(window, history, f"-{COUNTING}"))
-    if (dedup := route.dedup) is not None:
-        found.append(_set(DedupPolicy(dedup.min_tokens, dedup.mode), dedup, f"-{COUNTING}"))
-    return [policy for policy in found if policy.mode != "disabled"]
-
-
-def _set(
-    policy: Policy,
-    settings: BudgetConfig | ExactCacheConfig | CoalesceConfig | HistoryConfig | DedupConfig,
-    version: str = "",
-) -> Policy:
-    """What the settings of all have. version: of what else the policy's effect rests on."""
-    policy.holdout, policy.epoch = settings.holdout, epoch_of(settings) + version
-    return policy
-
-
 def _identity(name: str, model: ModelConfig) -> list[str | None]:
     """What answers change with: where they come from, not how we get there."""
     return [name, model.gguf, model.engine, model.openai, str(model.scripted), model.model]
@@ -232,10 +159,3 @@ def _is_uncut(request: Request, route: Route) -> bool:
 def _advised(error: ContextLengthExceeded, route: Route) -> ContextLengthExceeded:
     advice = f"The setting history of the route {route.name} would leave old turns out."
     return ContextLengthExceeded(f"{error.message} {advice}", param=error.param)
-
-
-def _check(verdicts: list[Verdict]) -> None:
-    """Raises what the last policy that was asked refused."""
-    applied = verdicts[-1].applied if verdicts else None
-    if applied is not None and applied.action == "refuse":
-        raise InvalidRequest(applied.reason, param=applied.param, code="policy_denied")

@@ -13,9 +13,10 @@ from msgspec.structs import replace
 from engine.protocol.errors import InvalidRequest
 from gateway.backends.scripted import ScriptedBackend
 from gateway.config import BudgetConfig, CoalesceConfig, Config, ExactCacheConfig, RouteConfig
-from gateway.config_sections import RouteCacheConfig
+from gateway.config_policies import RouteCacheConfig
 from gateway.ledger.ledger import Ledger
-from gateway.pipeline import Pipeline, policies_of
+from gateway.pipeline import Pipeline
+from gateway.route_policies import policies_of
 from gateway.routes import Routes
 from gateway.stores.ledger import Experiment, LedgerStore
 from gateway.telemetry.metrics import Metrics

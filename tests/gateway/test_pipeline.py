@@ -19,7 +19,8 @@ from gateway.config import (
     RouteCacheConfig,
     RouteConfig,
 )
-from gateway.pipeline import Pipeline, policies_of
+from gateway.pipeline import Pipeline
+from gateway.route_policies import policies_of
 from gateway.routes import Routes
 from gateway.telemetry.metrics import Metrics
 from gateway.tenants import OPEN

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from engine.protocol.errors import ConfigError, ContextLengthExceeded
 from gateway.backends.scripted import ScriptedBackend
 from gateway.config import BudgetConfig, DedupConfig, HistoryConfig, RouteConfig, load
-from gateway.pipeline import Pipeline, policies_of
+from gateway.pipeline import Pipeline
+from gateway.route_policies import policies_of
 from gateway.routes import Routes
 from gateway.telemetry.metrics import Metrics
 from gateway.tenants import OPEN
