@@ -92,7 +92,7 @@ class Client:
 
 @asynccontextmanager
 async def connected(url: str, *, key: str = "", model: str = "") -> AsyncIterator[Client]:
-    """A client of the server at `url`, with as many connections as it has requests."""
+    """A client of the server at `url`, with a connection for each request."""
     # Every answer is to be made: greedy requests that repeat would be answered from the cache.
     headers = {"content-type": "application/json", "cache-control": "no-cache, no-store"}
     if key:
@@ -100,7 +100,8 @@ async def connected(url: str, *, key: str = "", model: str = "") -> AsyncIterato
     async with aiohttp.ClientSession(
         url,
         headers=headers,
-        connector=aiohttp.TCPConnector(limit=0),
+        # llama.cpp's server closes a connection after an answer, now and then while it is used again.
+        connector=aiohttp.TCPConnector(limit=0, force_close=True),
         timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
     ) as session:
         yield Client(session, model)
