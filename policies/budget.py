@@ -5,7 +5,8 @@ through `n`. A client's limit is the smallest under any of its names. A missing 
 a larger one clamped, and n is lowered only where the cap has not a token for each choice.
 
 The soft limit is a share of what each choice may have: from there on it ends at the first clean
-place, so that the cap cuts few answers in the middle. It is an experiment, which the cap is not.
+place, so that the cap cuts few answers in the middle. The learned limit is the length that most of
+the route's answers do not exceed. Both are experiments, which the cap is not.
 """
 
 from __future__ import annotations
@@ -18,51 +19,77 @@ from msgspec.structs import replace
 from policies.base import Mode, Policy
 from policies.context import Context
 from policies.decision import Arithmetic, Decision, keep, refuse, rewrite
+from policies.forms import must_be_whole
+from policies.lengths import Lengths
 from policies.request import Request
 
 OTHER_NAMES = ("n_predict", "num_predict", "max_new_tokens", "max_gen_tokens", "max_length")
 """What upstreams call the output budget beside OpenAI's names (llama.cpp lets n_predict win over
 max_tokens). Taken for the client's limit and removed, so that only ours arrives."""
 
-STRUCTURE_NAMES = (
-    "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
-    "grammar", "json_schema",
-)  # fmt: skip
-"""Beside `response_format`: an answer of a form that the end of a sentence does not complete."""
-
 
 class _Plan(msgspec.Struct, frozen=True):
-    """Choices that are made, choices that are returned (`best_of` makes more), tokens for each, and
-    of those the soft limit."""
+    """Choices that are made, choices that are returned (`best_of` makes more), tokens for each, of
+    those the soft limit, and whether it is the learned limit that counts."""
 
     made: int
     n: int
     max_tokens: int
     soft_max_tokens: int | None
+    is_learned: bool
+
+
+class Learning(msgspec.Struct, frozen=True):
+    """How a limit for each choice follows from the lengths of answers that had none.
+
+    percentile:   so many percent of them fit, 1 to 99
+    least_tokens: it is never less
+    least_answers: so many must have been seen
+    """
+
+    percentile: int
+    least_tokens: int
+    least_answers: int
+
+    def limit(self, lengths: Lengths | None) -> int | None:
+        """None while too little is known."""
+        if lengths is None or lengths.answers < self.least_answers:
+            return None
+        found = lengths.percentile(self.percentile)
+        return None if found is None else max(found, self.least_tokens)
 
 
 class BudgetPolicy(Policy):
     """max_tokens: the cap, over all choices of one request, at least 1
     soft:       share of a choice's tokens that come before its soft limit, 0 to 1
+    learning:   how the limit of each choice is learned; None for the cap alone
     """
 
     name = "budget"
 
     def __init__(
-        self, max_tokens: int, mode: Mode = "active", *, soft: float | None = None
+        self,
+        max_tokens: int,
+        mode: Mode = "active",
+        *,
+        soft: float | None = None,
+        learning: Learning | None = None,
     ) -> None:
         self.max_tokens = max_tokens
         self.mode = mode
         self.soft = soft
+        self.learning = learning
 
     def decide(self, request: Request, context: Context) -> Decision:
-        return self._decide(request, self.soft)
+        learned = self.learning.limit(context.lengths) if self.learning is not None else None
+        # What is of use only when it is whole is not cut where most others end.
+        return self._decide(request, self.soft, None if must_be_whole(request) else learned)
 
     def control(self, request: Request, context: Context) -> Decision:
         """The cap holds in both arms: a holdout must not be a way around it."""
-        return self._decide(request, None)
+        return self._decide(request, None, None)
 
-    def _decide(self, request: Request, soft: float | None) -> Decision:
+    def _decide(self, request: Request, soft: float | None, learned: int | None) -> Decision:
         prompts = max(1, len(request.prompts))
         if prompts > self.max_tokens:
             return refuse(
@@ -72,7 +99,7 @@ class BudgetPolicy(Policy):
             )
         made = max(request.n, _best_of(request))
         wanted = _wanted(request)
-        plan = self._plan(request, made, wanted, soft)
+        plan = self._plan(request, made, wanted, soft, learned)
         tokens = Arithmetic(
             asked=None if wanted is None else wanted * made * prompts,
             allowed=plan.max_tokens * plan.made * prompts,
@@ -82,12 +109,26 @@ class BudgetPolicy(Policy):
             return keep(f"within {self.max_tokens}", tokens)
         return rewrite(rewritten, _reason(request, wanted, plan), tokens)
 
-    def _plan(self, request: Request, made: int, wanted: int | None, soft: float | None) -> _Plan:
+    def _plan(
+        self,
+        request: Request,
+        made: int,
+        wanted: int | None,
+        soft: float | None,
+        learned: int | None,
+    ) -> _Plan:
         prompts = max(1, len(request.prompts))
         made = min(made, self.max_tokens // prompts)
         share = self.max_tokens // (made * prompts)
-        allowed = share if wanted is None else min(wanted, share)
-        return _Plan(made, min(request.n, made), allowed, _soft(request, allowed, soft))
+        capped = share if wanted is None else min(wanted, share)
+        allowed = capped if learned is None else min(capped, learned)
+        return _Plan(
+            made,
+            min(request.n, made),
+            allowed,
+            _soft(request, allowed, soft),
+            is_learned=allowed < capped,
+        )
 
 
 def _soft(request: Request, max_tokens: int, share: float | None) -> int | None:
@@ -96,18 +137,10 @@ def _soft(request: Request, max_tokens: int, share: float | None) -> int | None:
     Ours is not for answers that are of use only when they are whole.
     """
     limits = [max_tokens, request.soft_max_tokens or max_tokens]
-    if share is not None and not _must_be_whole(request):
+    if share is not None and not must_be_whole(request):
         limits.append(max(1, round(share * max_tokens)))
     least = min(limits)
     return least if least < max_tokens else None
-
-
-def _must_be_whole(request: Request) -> bool:
-    """Is it to be JSON or another set form, or may it come to the call of a tool?"""
-    form = request.parameters.get("response_format")
-    kind = form.get("type", "text") if isinstance(form, dict) else "text"
-    formed = kind != "text" or any(request.parameters.get(name) for name in STRUCTURE_NAMES)
-    return formed or (bool(request.tools) and request.tool_choice != "none")
 
 
 def _best_of(request: Request) -> int:
@@ -148,6 +181,8 @@ def _reason(request: Request, wanted: int | None, plan: _Plan) -> str:
         parts.append(f"max_tokens clamped: {wanted} to {plan.max_tokens}")
     elif request.max_tokens != wanted:
         parts.append(f"max_tokens {wanted} taken from another name")
+    if plan.is_learned:
+        parts.append("as learned")
     if (soft := plan.soft_max_tokens) is not None and soft != request.soft_max_tokens:
         parts.append(f"soft limit: {soft}")
     if plan.n < request.n:

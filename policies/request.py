@@ -30,6 +30,8 @@ class Request(msgspec.Struct, frozen=True):
                 leaves no more room
     n:          choices per prompt
     tools, tool_choice: as sent; None when absent
+    schema:     a route's JSON Schema that each answer conforms to; a client's own stays in
+                `parameters`, as `response_format`
     stream:     the client wants events as they happen
     include_usage: the client asked for a usage chunk (stream_options)
     parameters: every other field of the body, nulls dropped
@@ -45,6 +47,7 @@ class Request(msgspec.Struct, frozen=True):
     n: int = 1
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    schema: dict[str, Any] | None = None
     stream: bool = False
     include_usage: bool = False
     parameters: dict[str, Any] = {}

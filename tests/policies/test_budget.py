@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.budget import OTHER_NAMES, BudgetPolicy
+from policies.budget import OTHER_NAMES, BudgetPolicy, Learning
 from policies.context import Context
 from policies.decision import Arithmetic
+from policies.lengths import lengths_of
 from policies.request import Request
 
 CONTEXT = Context(route="chat")
@@ -157,6 +158,64 @@ def test_the_control_arm_has_the_cap_and_no_soft_limit() -> None:
     assert decision.request == chat(max_tokens=100)
 
 
+LEARNING = Learning(percentile=95, least_tokens=20, least_answers=100)
+
+
+def seen(tokens: int, answers: int = 100) -> Context:
+    """So many answers, all of this length."""
+    return Context("chat", lengths=lengths_of([(tokens, False)] * answers))
+
+
+def learned(request: Request, context: Context, cap: int = 512) -> Request:
+    return BudgetPolicy(cap, learning=LEARNING).decide(request, context).request or request
+
+
+def test_a_limit_is_learned_from_the_lengths_of_answers() -> None:
+    decision = BudgetPolicy(512, learning=LEARNING).decide(chat(), seen(180))
+    assert decision.request == chat(max_tokens=180, clamp=True)
+    assert decision.reason == "max_tokens filled: 180; as learned"
+    assert decision.tokens == Arithmetic(asked=None, allowed=180)
+    assert learned(chat(max_tokens=300), seen(180)).max_tokens == 180
+    assert learned(chat(max_tokens=100), seen(180)).max_tokens == 100
+
+
+def test_what_is_learned_lies_between_its_least_and_the_cap() -> None:
+    assert learned(chat(), seen(3)).max_tokens == 20
+    assert learned(chat(), seen(9000)).max_tokens == 512
+    assert learned(chat(n=4), seen(180)).max_tokens == 128
+
+
+def test_nothing_is_learned_from_few_answers_or_from_cut_ones() -> None:
+    all_cut = Context("chat", lengths=lengths_of([(180, True)] * 200))
+    for context in (CONTEXT, seen(180, answers=99), all_cut):
+        assert learned(chat(), context).max_tokens == 512
+
+
+def test_the_control_arm_is_not_cut_where_others_end() -> None:
+    """Or it would teach what it was taught."""
+    decision = BudgetPolicy(512, learning=LEARNING).control(chat(), seen(180))
+    assert decision.request == chat(max_tokens=512, clamp=True)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"schema": {"type": "object"}},
+        {"parameters": {"response_format": {"type": "json_object"}}},
+        {"tools": [{"type": "function", "function": {"name": "f"}}]},
+    ],
+)
+def test_what_must_be_whole_is_not_cut_where_others_end(fields: dict[str, Any]) -> None:
+    assert learned(chat(**fields), seen(180)).max_tokens == 512
+    assert soft_of(chat(**fields), 0.6) is None
+
+
+def test_the_soft_limit_is_a_share_of_the_learned_one() -> None:
+    policy = BudgetPolicy(512, soft=0.5, learning=LEARNING)
+    decision = policy.decide(chat(), seen(180))
+    assert decision.request == chat(max_tokens=180, soft_max_tokens=90, clamp=True)
+
+
 counts = st.none() | st.integers(0, 10**9)
 requests = st.builds(
     Request,
@@ -172,12 +231,15 @@ requests = st.builds(
 )
 
 shares = st.none() | st.floats(0, 1)
+contexts = st.just(CONTEXT) | st.integers(1, 6000).map(seen)
 
 
 @settings(max_examples=300)
-@given(requests, st.integers(1, 5000), shares)
-def test_nothing_yields_more_than_the_cap(request: Request, cap: int, soft: float | None) -> None:
-    decision = BudgetPolicy(cap, soft=soft).decide(request, CONTEXT)
+@given(requests, st.integers(1, 5000), shares, contexts)
+def test_nothing_yields_more_than_the_cap(
+    request: Request, cap: int, soft: float | None, context: Context
+) -> None:
+    decision = BudgetPolicy(cap, soft=soft, learning=LEARNING).decide(request, context)
     if decision.action == "refuse":
         assert len(request.prompts) > cap
         return
@@ -196,10 +258,10 @@ def test_nothing_yields_more_than_the_cap(request: Request, cap: int, soft: floa
 
 
 @settings(max_examples=100)
-@given(requests, st.integers(20, 5000), shares)
+@given(requests, st.integers(20, 5000), shares, contexts)
 def test_deciding_twice_changes_nothing_more(
-    request: Request, cap: int, soft: float | None
+    request: Request, cap: int, soft: float | None, context: Context
 ) -> None:
-    policy = BudgetPolicy(cap, soft=soft)
-    once = policy.decide(request, CONTEXT).request or request
-    assert policy.decide(once, CONTEXT).action == "keep"
+    policy = BudgetPolicy(cap, soft=soft, learning=LEARNING)
+    once = policy.decide(request, context).request or request
+    assert policy.decide(once, context).action == "keep"

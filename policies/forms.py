@@ -1,0 +1,30 @@
+"""What form the answer to a request must have, as far as the request says so."""
+
+from __future__ import annotations
+
+from policies.request import Request
+
+STRUCTURE_NAMES = (
+    "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
+    "grammar", "json_schema",
+)  # fmt: skip
+"""Beside `response_format`: an answer of a form that the end of a sentence does not complete."""
+
+
+def names_form(request: Request) -> bool:
+    """Does the client say a form, if only that it is text?"""
+    return any(request.parameters.get(name) for name in ("response_format", *STRUCTURE_NAMES))
+
+
+def offers_tools(request: Request) -> bool:
+    """By OpenAI's present name or its former one, whether or not they may be called now."""
+    return bool(request.tools) or bool(request.parameters.get("functions"))
+
+
+def must_be_whole(request: Request) -> bool:
+    """Is it to be JSON or another set form, or may it come to the call of a tool?"""
+    form = request.parameters.get("response_format")
+    kind = form.get("type", "text") if isinstance(form, dict) else "text"
+    formed = kind != "text" or any(request.parameters.get(name) for name in STRUCTURE_NAMES)
+    formed = formed or request.schema is not None
+    return formed or (bool(request.tools) and request.tool_choice != "none")
