@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
 from policies.context import Context, Outcome
@@ -44,6 +45,14 @@ class Policy(ABC):
     def decide(self, request: Request, context: Context) -> Decision:
         """Pure: the same request and context give the same decision. Never raises."""
 
+    def recalls(self, request: Request, context: Context) -> Sequence[bytes]:
+        """Keys of what `decide` is to find in `context.known`; pure, and never raises.
+
+        They name texts that were kept for an earlier request of the same tenant. None, as for
+        most, costs nothing.
+        """
+        return ()
+
     def control(self, request: Request, context: Context) -> Decision | None:
         """What holds in the control arm in place of `decide`; pure, and never raises.
 
@@ -53,7 +62,10 @@ class Policy(ABC):
         return None
 
     def transformer(self, request: Request, context: Context) -> Transformer | None:
-        """For the answer to `request`, as it is after all policies. None leaves it alone."""
+        """For the answer to `request`, as it is after all policies. None leaves it alone.
+
+        Asked for wherever `decide` is obeyed or `control` says something.
+        """
         return None
 
     def settled(self, context: Context, outcome: Outcome) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from policies.holdout import Arm
+from policies.lengths import Lengths
 
 
 class Context(msgspec.Struct, frozen=True):
@@ -14,11 +17,16 @@ class Context(msgspec.Struct, frozen=True):
     tenant:       whose request it is; empty where no keys are configured
     conversation: which one it belongs to (`policies.holdout.conversation_of`); other tenants may
                   have one of the same name
+    lengths:      of the answers in the policy's control arm, as of the ledger's latest look; None
+                  before the first one
+    known:        of what the policy recalls (`Policy.recalls`), as much as was kept
     """
 
     route: str
     tenant: str = ""
     conversation: str = ""
+    lengths: Lengths | None = None
+    known: Mapping[bytes, bytes] = {}
 
 
 class Outcome(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from policies.record import Child
 from policies.request import Request
 
 Action = Literal["keep", "rewrite", "answer", "refuse"]
@@ -36,7 +37,9 @@ class Decision(msgspec.Struct, frozen=True):
     request: `rewrite`: the request that takes the place of the one decided about
     text:    `answer`: what is answered without asking a model
     param:   `refuse`: the field of the request that is at fault
+    code:    `refuse`: the error's code, for programs
     prompt:  what the decision makes of the prompt; None where it leaves it alone
+    child:   a generation that the policy asks for besides, for later requests
     """
 
     action: Action
@@ -45,12 +48,14 @@ class Decision(msgspec.Struct, frozen=True):
     request: Request | None = None
     text: str = ""
     param: str | None = None
+    code: str = "policy_denied"
     prompt: PromptTokens | None = None
+    child: Child | None = None
 
 
-def keep(reason: str, tokens: Arithmetic | None = None) -> Decision:
+def keep(reason: str, tokens: Arithmetic | None = None, child: Child | None = None) -> Decision:
     """The request goes on as it is."""
-    return Decision("keep", reason, tokens)
+    return Decision("keep", reason, tokens, child=child)
 
 
 def rewrite(
@@ -58,9 +63,10 @@ def rewrite(
     reason: str,
     tokens: Arithmetic | None = None,
     prompt: PromptTokens | None = None,
+    child: Child | None = None,
 ) -> Decision:
     """`request` goes on in place of the one that came."""
-    return Decision("rewrite", reason, tokens, request=request, prompt=prompt)
+    return Decision("rewrite", reason, tokens, request=request, prompt=prompt, child=child)
 
 
 def answer(text: str, reason: str) -> Decision:
@@ -68,6 +74,6 @@ def answer(text: str, reason: str) -> Decision:
     return Decision("answer", reason, text=text)
 
 
-def refuse(reason: str, param: str | None = None) -> Decision:
+def refuse(reason: str, param: str | None = None, code: str = "policy_denied") -> Decision:
     """The client gets a 400 with this reason."""
-    return Decision("refuse", reason, param=param)
+    return Decision("refuse", reason, param=param, code=code)

@@ -44,9 +44,18 @@ class Cut(msgspec.Struct, frozen=True):
 class Window:
     """The fold. O(1) for each message: the place of the next cut only ever moves forward."""
 
-    def __init__(self, turns: Turns, fixed_tokens: int, high_tokens: int, low_tokens: int) -> None:
-        """fixed_tokens: of what is in every prompt besides messages."""
+    def __init__(
+        self,
+        turns: Turns,
+        fixed_tokens: int,
+        high_tokens: int,
+        low_tokens: int,
+        record_tokens: int = 0,
+    ) -> None:
+        """fixed_tokens: of what is in every prompt besides messages; record_tokens: of what stands
+        in the place of those that are left out."""
         self._turns = turns
+        self._record = record_tokens
         self._high = high_tokens
         self._low = low_tokens
         self._fixed = fixed_tokens
@@ -69,15 +78,20 @@ class Window:
             self._fixed += tokens
         elif self.cut.keeps(self._turns, unit):
             self._loose += tokens
-        if self._kept_after(self.cut) > self._high:
-            self._move()
+        self._advance()
 
-    def _move(self) -> None:
+    def _advance(self) -> None:
+        """Cut, if it is due."""
+        if self._kept_after(self.cut) > self._high:
+            self.cut = self._next_cut() or self.cut
+
+    def _next_cut(self) -> Cut | None:
         last = len(self._unit_tokens) - 1
         while self._next < last and not self._fits(self._next, self._low):
             self._next += 1
         if self._fits(self._next, self._low if self._next < last else self._high):
-            self.cut = self._cut_at(self._next)
+            return self._cut_at(self._next)
+        return None
 
     def _fits(self, unit: int, limit: int) -> bool:
         """May the kept part begin with this unit, and does it count no more than `limit`?"""
@@ -94,6 +108,7 @@ class Window:
 
     def _kept_after(self, cut: Cut) -> int:
         kept = self._fixed + self._loose - self._loose_before[cut.unit]
+        kept += self._record if cut.unit else 0
         if cut.opening is not None and self._turns.kinds[cut.opening] != "fixed":
             kept += self._unit_tokens[cut.opening]
         return kept
