@@ -20,6 +20,7 @@ from gateway.backends.base import Backend, Call, Stream
 from gateway.config import ModelConfig
 from gateway.errors import of_failed, with_tried
 from gateway.landing import LandingStream
+from gateway.shaping import fitted
 from policies.request import Request
 
 
@@ -96,17 +97,18 @@ class Attempts:
         model = self._models[name]
         deadline_s = min(now_s + model.timeout_s, self._call.deadline_s or float("inf"))
         self.first_token_due_s = min(now_s + model.first_token_timeout_s, deadline_s)
-        request = self._fit(self._call.request, name)
+        backend = self._backends[name]
+        request = fitted(self._fit(self._call.request, name), backend.capabilities)
         call = replace(self._call, request=request, deadline_s=deadline_s)
         if len(self._tried) > 1:
             call = replace(call, id=f"{call.id}-{len(self._tried)}")
         try:
             async with asyncio.timeout_at(self.first_token_due_s):
-                stream = await self._backends[name].generate(call)
+                stream = await backend.generate(call)
         except TimeoutError:
             raise self.late() from None
         soft = request.soft_max_tokens
-        if soft is None or self._backends[name].capabilities.landing:
+        if soft is None or backend.capabilities.landing:
             return stream
         return LandingStream(call, soft, stream)
 

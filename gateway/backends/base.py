@@ -19,11 +19,13 @@ class Capabilities(msgspec.Struct, frozen=True):
     landing:    ends an answer at a clean place after `soft_max_tokens`; for others the gateway does
     images:     accepts image parts in messages
     embeddings: has an embeddings endpoint
+    structured: keeps an answer to a JSON Schema; for others it becomes an instruction
     """
 
     landing: bool = False
     images: bool = False
     embeddings: bool = False
+    structured: bool = False
 
 
 class Call(msgspec.Struct, frozen=True):

@@ -28,4 +28,11 @@ def to_fields(request: Request, budget_field: str = "max_tokens") -> dict[str, A
         fields["tools"] = request.tools
     if request.tool_choice is not None:
         fields["tool_choice"] = request.tool_choice
+    if request.schema is not None:
+        fields["response_format"] = _response_format(request.schema)
     return fields
+
+
+def _response_format(schema: dict[str, Any]) -> dict[str, Any]:
+    named = {"name": "answer", "strict": True, "schema": schema}
+    return {"type": "json_schema", "json_schema": named}

@@ -44,6 +44,7 @@ class OpenAIBackend(Backend):
     model:   the name sent to the upstream
     api_key: sent as a bearer token
     images:  whether image parts are passed on
+    schemas: whether a route's JSON Schema is
     The others are those of `Upstream`.
     """
 
@@ -55,12 +56,13 @@ class OpenAIBackend(Backend):
         model: str,
         api_key: str | None = None,
         images: bool = True,
+        schemas: bool = True,
         max_connections: int = 256,
         first_event_timeout_s: float = 120.0,
         gap_timeout_s: float = GAP_TIMEOUT_S,
     ) -> None:
         self.name = name
-        self.capabilities = Capabilities(images=images, embeddings=True)
+        self.capabilities = Capabilities(images=images, embeddings=True, structured=schemas)
         self._upstream = Upstream(
             name,
             base_url,
