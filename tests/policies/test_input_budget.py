@@ -103,7 +103,7 @@ def test_elements_within_a_container_are_texts() -> None:
 
 def test_texts_may_stand_in_parts_results_and_system_messages() -> None:
     parts = [{"type": "image_url"}, {"type": "text", "text": f"<doc>{POOL}</doc>"}]
-    messages = [
+    messages: list[Message] = [
         {"role": "system", "content": f"规则。<doc>{BAGS}</doc><doc>{POOL}</doc>"},
         {"role": "user", "content": [*parts, {"type": "text", "text": QUESTION}]},
         {"role": "tool", "tool_call_id": "a", "content": f"<doc>{CANCEL}</doc><doc/>"},
