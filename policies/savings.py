@@ -111,9 +111,9 @@ def difference(control: Clusters, treated: Clusters) -> Comparison | None:
     return _compare(_arm(_with_two(control), float), _arm(_with_two(treated), float))
 
 
-def interval(comparison: Comparison, look: int) -> Interval:
-    """Of one look, by itself."""
-    width = _student(1 - miss(look) / 2, comparison.freedom) * comparison.error
+def interval(comparison: Comparison, look: int, among: int = 1) -> Interval:
+    """Of one look, by itself. among: measures that may miss no more often together than one."""
+    width = _student(1 - miss(look) / (2 * among), comparison.freedom) * comparison.error
     return Interval(comparison.effect - width, comparison.effect + width)
 
 

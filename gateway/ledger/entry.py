@@ -60,6 +60,12 @@ class Entry(msgspec.Struct, frozen=True):
     estimated:     whoever counted its tokens has not told them all
     seconds:       arrival to end
     dollars:       None for a model without a price
+    choices:       how many outputs were asked for
+    call_id:       names the request, in this ledger and to its client
+    request_id:    what the client itself has called it, if anything
+    unparsed:      an answer that was to be JSON, or the arguments of a tool, cannot be read
+    repeated:      the user asked nearly the same before (`policies.repeats`)
+    accepted_tokens, rejected_tokens: of a prediction
     """
 
     time_s: float
@@ -80,7 +86,14 @@ class Entry(msgspec.Struct, frozen=True):
     queue_ms: float | None
     seconds: float
     dollars: float | None
+    choices: int = 1
     rulings: tuple[Ruling, ...] = ()
+    call_id: str = ""
+    request_id: str | None = None
+    unparsed: bool = False
+    repeated: bool = False
+    accepted_tokens: int = 0
+    rejected_tokens: int = 0
 
     @property
     def failed(self) -> bool:

@@ -11,7 +11,8 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from gateway.stores.ledger import MEASURED, Experiment, LedgerStore, Look
+from gateway.stores.ledger import Experiment, LedgerStore, Look
+from gateway.stores.ledger_schema import MEASURED
 from policies.savings import (
     FIRST_LOOK,
     Clusters,
@@ -29,15 +30,17 @@ class Measure(msgspec.Struct, frozen=True):
     """Something of the conversations that is compared.
 
     of:    columns that are summed up
-    per:   for each request or for each conversation. A policy that makes people ask again saves
-           on each request and may cost more on the whole
+    per:   for each request, for each that somebody has rated, or for each conversation. A policy
+           that makes people ask again saves on each request and may cost more on the whole
     scale: `ratio` of treated to control, or the `difference` of two shares
+    least: conversations of each arm without which nothing is compared
     """
 
     name: str
     of: tuple[str, ...]
-    per: Literal["request", "conversation"] = "request"
+    per: Literal["request", "rated", "conversation"] = "request"
     scale: Literal["ratio", "difference"] = "ratio"
+    least: int = 1
 
 
 MEASURES = (
@@ -50,7 +53,22 @@ MEASURES = (
     Measure("conversation_requests", ("requests",), per="conversation"),
     Measure("cut_share", ("cut",), scale="difference"),
     Measure("failed_share", ("failed",), scale="difference"),
+    Measure("unparsed_share", ("unparsed",), scale="difference"),
+    Measure("repeated_share", ("repeated",), scale="difference"),
+    Measure("approval", ("approval",), per="rated", scale="difference", least=20),
 )
+QUALITY = tuple(measure.name for measure in MEASURES if measure.scale == "difference")
+"""Signals of quality. Their intervals hold together: with five of them, each by itself at 95 %, a
+policy that does no harm would be found to do some in more than a tenth of all experiments."""
+
+_HARM = {
+    "failed_share": (1, "more requests fail"),
+    "unparsed_share": (1, "more answers cannot be parsed"),
+    "repeated_share": (1, "more questions are asked again"),
+    "approval": (-1, "people like the answers less"),
+}
+"""By measure, which way is worse. Not cut_share: to end answers at a limit is what `budget` is for,
+and what it costs people shows in the others."""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -104,39 +122,54 @@ def harm(look: Look) -> str | None:
     cost = by_name["conversation_dollars"]
     if cost.interval is None:
         cost = by_name["conversation_tokens"]
-    for finding, what in (
-        (cost, "conversations cost more"),
-        (by_name["failed_share"], "more requests fail"),
-    ):
-        if finding.interval is not None and finding.interval.low > 0:
-            return (
-                f"{what}: {finding.treated:.4g} against {finding.control:.4g} without it "
-                f"({finding.measure})"
-            )
+    if _is_clear(cost, 1):
+        return _told(cost, "conversations cost more")
+    for measure, (worse, what) in _HARM.items():
+        # A look of an earlier version knew fewer measures.
+        if (finding := by_name.get(measure)) is not None and _is_clear(finding, worse):
+            return _told(finding, what)
     return None
+
+
+def _is_clear(finding: Finding, sign: int) -> bool:
+    """Does the whole interval lie on that side of zero?"""
+    shown = finding.interval
+    return shown is not None and (shown.low > 0 if sign > 0 else shown.high < 0)
+
+
+def _told(finding: Finding, what: str) -> str:
+    return (
+        f"{what}: {finding.treated:.4g} against {finding.control:.4g} without it "
+        f"({finding.measure})"
+    )
 
 
 def _compare(
     measure: Measure, control: Rows, treated: Rows, number: int, earlier: Interval | None
 ) -> Finding:
     without, under = _clusters(measure, control), _clusters(measure, treated)
-    size = _total(under, 1)
-    means = Finding(
-        measure.name, _total(without, 0) / _total(without, 1), _total(under, 0) / size, size
-    )
+    means = Finding(measure.name, _mean(without), _mean(under), _total(under, 1))
+    if min(len(without), len(under)) < measure.least:
+        return means
     comparison = (ratio if measure.scale == "ratio" else difference)(without, under)
     if comparison is None:
         return means
-    shown = interval(comparison, number).within(earlier)
+    among = len(QUALITY) if measure.name in QUALITY else 1
+    shown = interval(comparison, number, among).within(earlier)
     return replace(means, effect=comparison.effect, interval=shown)
 
 
 def _clusters(measure: Measure, rows: Rows) -> Clusters:
     of = [MEASURED.index(name) for name in measure.of]
-    requests = MEASURED.index("requests")
     if measure.per == "conversation":
         return [(sum(row[column] for column in of), 1.0) for row in rows]
-    return [(sum(row[column] for column in of), row[requests]) for row in rows]
+    size = MEASURED.index("rated" if measure.per == "rated" else "requests")
+    return [(sum(row[column] for column in of), row[size]) for row in rows if row[size]]
+
+
+def _mean(clusters: Clusters) -> float:
+    """0 for an arm of which nothing is known."""
+    return _total(clusters, 0) / (_total(clusters, 1) or 1.0)
 
 
 def _total(clusters: Clusters, place: int) -> float:

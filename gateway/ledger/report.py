@@ -10,12 +10,11 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gateway.ledger.experiments import Finding, findings
+from gateway.ledger.experiments import QUALITY, Finding, findings
 from gateway.stores.ledger import Experiment, LedgerStore, Look
 from policies.savings import FIRST_LOOK, MISS, next_look, saving
 
 _DAY_S = 86_400
-_SHARES = ("cut_share", "failed_share")
 
 
 def report(
@@ -30,6 +29,7 @@ def report(
         "routes": store.totals(("route", "model"), since_s),
         "tenants": store.totals(("tenant",), since_s),
         "policies": [row | {"estimated": True} for row in store.rulings(since_s)],
+        "feedback": store.labels(since_s),
         "savings": [
             _experiment(experiment, arms.get(experiment, {}), looks.get(experiment), harmful)
             for experiment in sorted({*looks, *arms})
@@ -59,8 +59,8 @@ def _experiment(
     return head | {
         "looks": look.number,
         "looked_s": look.time_s,
-        "saved": {each.measure: _saved(each) for each in found if each.measure not in _SHARES},
-        "quality": {each.measure: _share(each) for each in found if each.measure in _SHARES},
+        "saved": {each.measure: _saved(each) for each in found if each.measure not in QUALITY},
+        "quality": {each.measure: _share(each) for each in found if each.measure in QUALITY},
     }
 
 

@@ -14,51 +14,14 @@ from typing import Any
 
 import msgspec
 
-from gateway.ledger.entry import Entry, Origins, Ruling
+from gateway.ledger.entry import Entry, Ruling
+from gateway.ledger.feedback import Feedback
 from gateway.stores.database import connect, connect_in_memory, store_errors, transaction
+from gateway.stores.ledger_schema import MEASURED, MIGRATIONS, ORIGINS, REQUEST, RULING
 from policies.holdout import Arm
 
-MEASURED = (
-    "requests",
-    "prompt_tokens",
-    "completion_tokens",
-    "seconds",
-    "dollars",
-    "cut",
-    "failed",
-)
-"""What is summed up for each conversation of a holdout."""
-
-_ORIGINS = Origins.__struct_fields__
-_REQUEST = (
-    "time_s", "route", "tenant", "model", "error", "failed", "cut", "prompt_tokens",
-    "completion_tokens", "cached_tokens", "reused_tokens", "estimated", "first_token_s",
-    "per_token_s", "queue_ms", "seconds", "dollars", *(f"{origin}_tokens" for origin in _ORIGINS),
-)  # fmt: skip
-_RULING = (
-    "request", "policy", "epoch", "mode", "arm", "action", "asked_tokens", "allowed_tokens",
-    "cut_tokens",
-)  # fmt: skip
-
-MIGRATIONS = (
-    f"""
-    CREATE TABLE requests (id INTEGER PRIMARY KEY, {", ".join(_REQUEST)});
-    CREATE INDEX requests_by_time ON requests (time_s);
-    CREATE TABLE rulings (
-        {", ".join(_RULING)}, FOREIGN KEY (request) REFERENCES requests (id) ON DELETE CASCADE
-    );
-    CREATE INDEX rulings_by_request ON rulings (request);
-    CREATE TABLE conversations (
-        route, policy, epoch, arm, conversation, last_s, {", ".join(MEASURED)},
-        PRIMARY KEY (route, policy, epoch, arm, conversation)
-    ) WITHOUT ROWID;
-    CREATE INDEX conversations_by_time ON conversations (last_s);
-    CREATE TABLE looks (
-        route, policy, epoch, number, time_s, control, treated, found,
-        PRIMARY KEY (route, policy, epoch, number)
-    ) WITHOUT ROWID;
-    """,
-)
+MOST_LABELS = 100
+"""Labels of feedback that are told, the commonest."""
 
 
 class Experiment(msgspec.Struct, frozen=True, order=True):
@@ -110,12 +73,36 @@ class LedgerStore:
         """All of them or none."""
         with store_errors(self.path), transaction(connection := self._open()):
             for entry in entries:
-                done = connection.execute(_insert("requests", _REQUEST), _request_row(entry))
+                done = connection.execute(_insert("requests", REQUEST), _request_row(entry))
                 rows = [(done.lastrowid, *_ruling_row(each)) for each in entry.rulings]
-                connection.executemany(_insert("rulings", _RULING), rows)
+                connection.executemany(_insert("rulings", RULING), rows)
                 for ruling in entry.rulings:
                     if ruling.arm is not None:
                         connection.execute(_ADD_TO_CONVERSATION, _conversation_row(entry, ruling))
+
+    def add_feedback(self, feedback: Feedback) -> bool:
+        """Keep it, in place of what was said of the same answer before. It counts for the arms that
+        the request was in. False when the tenant has no such request."""
+        with store_errors(self.path), transaction(connection := self._open()):
+            found = connection.execute(
+                _FIND_REQUEST, (feedback.tenant, feedback.call_id, feedback.request_id)
+            ).fetchone()
+            if found is None:
+                return False
+            request, conversation = found
+            before = connection.execute(
+                "SELECT (score + 1) / 2.0 FROM feedback WHERE request = ?", (request,)
+            ).fetchone()
+            connection.execute(
+                "INSERT OR REPLACE INTO feedback VALUES (?, ?, ?, ?)",
+                (request, feedback.given_s, feedback.score, feedback.label),
+            )
+            more = feedback.approval - (before[0] if before else 0.0)
+            connection.execute(
+                _ADD_APPROVAL,
+                (more, 0 if before else 1, f"{feedback.tenant}:{conversation}", request),
+            )
+        return True
 
     def arms(self) -> dict[Experiment, dict[Arm, int]]:
         """How many conversations each arm of each experiment has."""
@@ -132,6 +119,19 @@ class LedgerStore:
             f"SELECT {', '.join(MEASURED)} FROM conversations "
             "WHERE route = ? AND policy = ? AND epoch = ? AND arm = ?",
             (*msgspec.structs.astuple(experiment), arm),
+        )
+
+    def answers(
+        self, experiment: Experiment, arm: Arm, until_s: float, most: int
+    ) -> list[tuple[int, bool, str | None]]:
+        """Completion tokens, cut and error of the latest requests of one choice until then whose
+        answer was made for them."""
+        return self._all(
+            "SELECT completion_tokens, cut, error FROM rulings JOIN requests "
+            "ON requests.id = request WHERE requests.route = ? AND policy = ? AND epoch = ? "
+            "AND arm = ? AND time_s <= ? AND choices = 1 AND completion_tokens > 0 "
+            "ORDER BY requests.id DESC LIMIT ?",
+            (*msgspec.structs.astuple(experiment), arm, until_s, most),
         )
 
     def looks(self) -> dict[Experiment, Look]:
@@ -170,7 +170,8 @@ class LedgerStore:
         """Requests since then, summed up by columns of theirs."""
         names = ", ".join(by)
         return self._records(
-            f"SELECT {names}, {_TOTALS} FROM requests WHERE time_s >= ? "
+            f"SELECT {names}, {_TOTALS} FROM requests "
+            "LEFT JOIN feedback ON feedback.request = requests.id WHERE time_s >= ? "
             f"GROUP BY {names} ORDER BY {names}",
             (since_s,),
         )
@@ -183,6 +184,15 @@ class LedgerStore:
             "SUM(cut_tokens) AS cut_tokens FROM rulings JOIN requests ON requests.id = request "
             "WHERE time_s >= ? GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5",
             (since_s,),
+        )
+
+    def labels(self, since_s: float) -> list[dict[str, Any]]:
+        """The feedback on requests since then, by route and label, the commonest first."""
+        return self._records(
+            "SELECT route, label, COUNT(*) AS ratings, AVG(score) AS mean_score "
+            "FROM feedback JOIN requests ON requests.id = feedback.request WHERE time_s >= ? "
+            "GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2 LIMIT ?",
+            (since_s, MOST_LABELS),
         )
 
     def close(self) -> None:
@@ -209,8 +219,9 @@ class LedgerStore:
 
 
 _SUMMED = (
-    "failed", "cut", "estimated", "prompt_tokens", "completion_tokens", "cached_tokens",
-    "reused_tokens", *(f"{origin}_tokens" for origin in _ORIGINS), "seconds", "dollars",
+    "failed", "cut", "unparsed", "repeated", "estimated", "prompt_tokens", "completion_tokens",
+    "cached_tokens", "reused_tokens", "accepted_tokens", "rejected_tokens",
+    *(f"{origin}_tokens" for origin in ORIGINS), "seconds", "dollars",
 )  # fmt: skip
 _TOTALS = ", ".join(
     [
@@ -219,7 +230,19 @@ _TOTALS = ", ".join(
         "AVG(first_token_s) AS mean_first_token_s",
         "AVG(per_token_s) AS mean_per_token_s",
         "AVG(queue_ms) AS mean_queue_ms",
+        "COUNT(score) AS ratings",
+        "AVG(score) AS mean_score",
     ]
+)
+
+_FIND_REQUEST = (
+    "SELECT id, conversation FROM requests WHERE tenant = ? AND (call_id = ? OR request_id = ?) "
+    "ORDER BY id DESC LIMIT 1"
+)
+_ADD_APPROVAL = (
+    "UPDATE conversations SET approval = approval + ?, rated = rated + ? WHERE conversation = ? "
+    "AND (route, policy, epoch, arm) IN (SELECT route, policy, epoch, arm FROM rulings "
+    "JOIN requests ON requests.id = request WHERE request = ? AND arm IS NOT NULL)"
 )
 
 
@@ -240,12 +263,12 @@ _ADD_TO_CONVERSATION = (
 
 def _request_row(entry: Entry) -> tuple[Any, ...]:
     own = msgspec.structs.asdict(entry) | {"failed": entry.failed}
-    own |= {f"{name}_tokens": getattr(entry.origins, name) for name in _ORIGINS}
-    return tuple(own[name] for name in _REQUEST)
+    own |= {f"{name}_tokens": getattr(entry.origins, name) for name in ORIGINS}
+    return tuple(own[name] for name in REQUEST)
 
 
 def _ruling_row(ruling: Ruling) -> tuple[Any, ...]:
-    return tuple(getattr(ruling, name) for name in _RULING[1:])
+    return tuple(getattr(ruling, name) for name in RULING[1:])
 
 
 def _conversation_row(entry: Entry, ruling: Ruling) -> tuple[Any, ...]:
@@ -258,6 +281,10 @@ def _conversation_row(entry: Entry, ruling: Ruling) -> tuple[Any, ...]:
         "dollars": entry.dollars or 0.0,
         "cut": entry.cut,
         "failed": entry.failed,
+        "unparsed": entry.unparsed,
+        "repeated": entry.repeated,
+        "approval": 0.0,
+        "rated": 0,
     }
     return (
         entry.route,

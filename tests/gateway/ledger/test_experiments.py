@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.json import encode
 from msgspec.structs import replace
 
 from gateway.ledger.entry import Entry
 from gateway.ledger.experiments import Finding, due, findings, harm, look
+from gateway.ledger.feedback import Feedback
 from gateway.stores.ledger import Experiment, LedgerStore, Look
 from policies.holdout import Arm
+from policies.savings import difference, interval
 from tests.fakes.ledger import an_entry, ruling
 
 BUDGET = Experiment("chat", "budget", "e")
@@ -121,3 +124,93 @@ def test_no_difference_is_no_harm(store: LedgerStore) -> None:
     store.write(conversations("control", 200) + conversations("treated", 800))
     made, _ = found_in(store)
     assert harm(made) is None
+
+
+QUALITIES = [
+    ({"unparsed": True}, "more answers cannot be parsed: 0.2 against 0 without it"),
+    ({"repeated": True}, "more questions are asked again: 0.2 against 0 without it"),
+]
+
+
+@pytest.mark.parametrize(("worse", "said"), QUALITIES)
+def test_clearly_worse_answers_are_harm(
+    store: LedgerStore, worse: dict[str, Any], said: str
+) -> None:
+    treated = [
+        replace(each, **worse) if i % 5 == 0 else each
+        for i, each in enumerate(conversations("treated", 800))
+    ]
+    store.write([*conversations("control", 200), *treated])
+    made, found = found_in(store)
+    assert (harm(made) or "").startswith(said)
+    assert found["cut_share"].treated == 0
+
+
+def test_to_be_cut_more_often_is_no_harm(store: LedgerStore) -> None:
+    treated = conversations("treated", 800, cut=True)
+    store.write(conversations("control", 200) + treated)
+    made, found = found_in(store)
+    assert found["cut_share"].treated == 1
+    assert harm(made) is None
+
+
+def rated(store: LedgerStore, arm: Arm, scores: list[float]) -> None:
+    """Each conversation's second request gets one of these."""
+    for number, (entry, score) in enumerate(
+        zip(conversations(arm, len(scores))[::2], scores, strict=True)
+    ):
+        store.write([entry, replace(entry, call_id=f"{arm}{number}")])
+        given = Feedback("t", f"{arm}{number}", f"{arm}{number}", score, given_s=1.0)
+        assert store.add_feedback(given)
+
+
+@pytest.mark.parametrize(("treated", "harms"), [(-1.0, True), (1.0, False)])
+def test_answers_that_people_like_less_are_harm(
+    store: LedgerStore, treated: float, harms: bool
+) -> None:
+    rated(store, "control", [1.0, 0.0, 1.0] * 34)
+    rated(store, "treated", [treated, 0.0, treated] * 34)
+    made, found = found_in(store)
+    approval = found["approval"]
+    assert approval.control == pytest.approx(5 / 6)
+    assert approval.treated == pytest.approx((1 + treated) / 3 + 1 / 6)
+    assert approval.treated_size == 102
+    assert (harm(made) or "").startswith("people like the answers less") == harms
+
+
+def test_a_few_ratings_say_nothing(store: LedgerStore) -> None:
+    rated(store, "control", [1.0] * 19)
+    rated(store, "treated", [-1.0] * 100)
+    store.write(conversations("control", 200))
+    _, found = found_in(store)
+    assert found["approval"].treated == 0
+    assert found["approval"].interval is None
+
+
+def test_without_ratings_there_is_no_approval(store: LedgerStore) -> None:
+    store.write(conversations("control", 100) + conversations("treated", 100))
+    made, found = found_in(store)
+    assert found["approval"] == Finding("approval", 0.0, 0.0, 0.0)
+    assert harm(made) is None
+
+
+def test_signals_of_quality_hold_together(store: LedgerStore) -> None:
+    """Each by itself is wider than a measure of cost would be."""
+    store.write(conversations("control", 200, cut=True) + conversations("treated", 800))
+    control, treated = (
+        store.conversations(BUDGET, "control"),
+        store.conversations(BUDGET, "treated"),
+    )
+    alone = interval(difference([(2.0, r[0]) for r in control], [(0.0, r[0]) for r in treated]), 1)
+    shown = found_in(store)[1]["cut_share"].interval
+    assert shown is not None
+    assert shown.low < alone.low < alone.high < shown.high
+
+
+def test_a_look_of_an_earlier_version_knew_fewer_measures(store: LedgerStore) -> None:
+    store.write(conversations("control", 200) + conversations("treated", 800, 1.6))
+    made, found = found_in(store)
+    known = [f for name, f in found.items() if name not in ("approval", "unparsed_share")]
+    assert "conversations cost more" in (harm(replace(made, found=encode(known))) or "")
+    store.write(conversations("control", 400))
+    assert look(store, BUDGET, replace(made, found=encode(known)), time_s=8.0).number == 2

@@ -5,13 +5,16 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from engine.protocol.errors import Unavailable
-from gateway.stores.database import beside
-from gateway.stores.ledger import MEASURED, Experiment, LedgerStore, Look
+from gateway.ledger.feedback import Feedback
+from gateway.stores.database import beside, connect
+from gateway.stores.ledger import Experiment, LedgerStore, Look
+from gateway.stores.ledger_schema import MEASURED, MIGRATIONS
 from policies.holdout import Arm
 from tests.fakes.ledger import an_entry, ruling
 
@@ -115,4 +118,88 @@ def test_a_batch_is_all_or_nothing(tmp_path: Path) -> None:
     other.execute("DROP TRIGGER no")
     assert store.totals(("tenant",), 0.0) == []
     other.close()
+    store.close()
+
+
+def feedback(id: str, score: float, **fields: Any) -> Feedback:
+    return replace(Feedback("t", id, id, score, given_s=2.0), **fields)
+
+
+def approvals(store: LedgerStore, arm: Arm) -> list[tuple[float, float]]:
+    rows = [dict(zip(MEASURED, row, strict=True)) for row in store.conversations(BUDGET, arm)]
+    return [(row["approval"], row["rated"]) for row in rows]
+
+
+def test_feedback_counts_for_the_arms_of_its_request(store: LedgerStore) -> None:
+    other = ruling(policy="history", arm="treated")
+    store.write([an_entry(call_id="a", rulings=(ruling(arm="control"), other))])
+    store.write([an_entry(call_id="b", conversation="d", rulings=(ruling(arm="control"),))])
+    assert store.add_feedback(feedback("a", 1.0))
+    assert sorted(approvals(store, "control")) == [(0, 0), (1, 1)]
+    treated = store.conversations(Experiment("chat", "history", "e"), "treated")
+    assert treated[0][MEASURED.index("approval")] == 1
+    assert store.add_feedback(feedback("a", -1.0, label="wrong"))
+    assert sorted(approvals(store, "control")) == [(0, 0), (0, 1)]
+    assert store.add_feedback(feedback("b", 0))
+    assert sorted(approvals(store, "control")) == [(0, 1), (0.5, 1)]
+    (total,) = store.totals(("route",), 0.0)
+    assert (total["ratings"], total["mean_score"]) == (2, -0.5)
+
+
+def test_a_client_may_use_an_id_again_and_means_the_latest(store: LedgerStore) -> None:
+    store.write([an_entry(call_id=id, request_id="mine") for id in ("1", "2")])
+    assert store.add_feedback(feedback("mine", 1.0, call_id="no call"))
+    store.write([an_entry(call_id="3", request_id="mine", tenant="u", model="n")])
+    assert store.add_feedback(feedback("mine", -1.0, tenant="u"))
+    assert not store.add_feedback(feedback("1", 1.0, tenant="u"))
+    assert not store.add_feedback(feedback("4", 1.0))
+    scores = {row["model"]: row["mean_score"] for row in store.totals(("model",), 0.0)}
+    assert scores == {"m": 1.0, "n": -1.0}
+
+
+def test_labels_are_told_with_the_commonest_first(store: LedgerStore) -> None:
+    store.write([an_entry(call_id=str(i)) for i in range(4)])
+    for i, label in enumerate(["slow", "错", "错", None]):
+        store.add_feedback(feedback(str(i), -1.0, label=label))
+    assert [(row["label"], row["ratings"]) for row in store.labels(0.0)] == [
+        ("错", 2),
+        (None, 1),
+        ("slow", 1),
+    ]
+    assert store.labels(1001.0) == []
+
+
+def test_feedback_is_forgotten_with_its_request(store: LedgerStore) -> None:
+    store.write([an_entry(call_id="a", time_s=1.0)])
+    store.add_feedback(feedback("a", 1.0))
+    store.prune(before_s=2.0, max_rows=10)
+    assert store.labels(0.0) == []
+    assert not store.add_feedback(feedback("a", 1.0))
+
+
+def test_signals_of_quality_add_up(store: LedgerStore) -> None:
+    signs = {"unparsed": True, "accepted_tokens": 7, "rejected_tokens": 3}
+    store.write([an_entry(**signs), an_entry(repeated=True, rulings=(ruling(),)), an_entry()])
+    (total,) = store.totals(("route",), 0.0)
+    assert (total["unparsed"], total["repeated"]) == (1, 1)
+    assert (total["accepted_tokens"], total["rejected_tokens"]) == (7, 3)
+    (row,) = store.conversations(BUDGET, "treated")
+    assert row[MEASURED.index("repeated")] == 1
+
+
+def test_a_file_of_an_earlier_version_is_brought_up_to_date(tmp_path: Path) -> None:
+    path = tmp_path / "ledger"
+    old = connect(path, MIGRATIONS[:1])
+    old.execute("INSERT INTO requests (time_s, route, model, tenant) VALUES (5, 'chat', 'm', 't')")
+    old.execute(
+        "INSERT INTO conversations VALUES ('chat', 'budget', 'e', 'control', 't:c', 5, "
+        "1, 10, 5, 0.2, 0.001, 0, 0)"
+    )
+    old.close()
+    store = LedgerStore(path)
+    store.write([an_entry(call_id="a", rulings=(ruling(arm="control"),))])
+    assert store.add_feedback(feedback("a", 1.0))
+    assert approvals(store, "control") == [(1, 1)]
+    (total,) = store.totals(("route",), 0.0)
+    assert (total["requests"], total["unparsed"], total["ratings"]) == (2, 0, 1)
     store.close()
