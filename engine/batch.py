@@ -5,12 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from engine.runner.base import BLOCK_TOKENS, Batch, Int32, SampleRow
-from engine.scheduler import Step
 from engine.sequence import Sequence
+from engine.step import Step
 
 
 def build_batch(step: Step) -> tuple[Batch, list[Sequence]]:
-    """The batch of a step, and the sequences that its `samples` belong to, in the same order."""
+    """The batch of a step, and the sequences that its `samples` belong to, in the same order.
+
+    Sampled is a sequence's last token and, behind it, each guess: as many rows as will say what
+    follows if the guesses before them are right.
+    """
     sequences = list(step.segments)
     lengths = np.fromiter(step.segments.values(), np.int32, len(sequences))
     starts = np.array([sequence.num_computed for sequence in sequences], np.int32)
@@ -27,9 +31,9 @@ def build_batch(step: Step) -> tuple[Batch, list[Sequence]]:
     ]
     last_rows = (query_start[1:] - 1).tolist()
     sampled = [
-        (sequence, row)
-        for sequence, row, end in zip(sequences, last_rows, ends.tolist(), strict=True)
-        if end == sequence.num_tokens
+        (sequence, last - (end - length), length)
+        for sequence, last, end in zip(sequences, last_rows, ends.tolist(), strict=True)
+        for length in range(sequence.num_tokens, end + 1)
     ]
     batch = Batch(
         tokens=np.concatenate(tokens),
@@ -38,9 +42,9 @@ def build_batch(step: Step) -> tuple[Batch, list[Sequence]]:
         query_start=query_start,
         context_len=ends,
         block_table=table,
-        samples=tuple(_sample_row(sequence, row) for sequence, row in sampled),
+        samples=tuple(_sample_row(*one) for one in sampled),
     )
-    return batch, [sequence for sequence, _ in sampled]
+    return batch, [sequence for sequence, _, _ in sampled]
 
 
 def _block_table(sequences: list[Sequence]) -> Int32:
@@ -52,13 +56,14 @@ def _block_table(sequences: list[Sequence]) -> Int32:
     return table
 
 
-def _sample_row(sequence: Sequence, row: int) -> SampleRow:
+def _sample_row(sequence: Sequence, row: int, length: int) -> SampleRow:
+    """What follows the sequence's first `length` tokens, guesses included."""
     return SampleRow(
         row=row,
         sampling=sequence.request.sampling,
         seed=sequence.seed,
-        position=sequence.num_tokens,
+        position=length,
         prompt=sequence.prompt,
-        output=sequence.output,
+        output=sequence.output_until(length),
         end_ids=sequence.end_ids,
     )

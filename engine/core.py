@@ -27,10 +27,12 @@ from engine.protocol.frames import Failed
 from engine.protocol.settings import EngineSettings
 from engine.request import Request
 from engine.roster import Roster
-from engine.runner.base import Executor, Sampled
-from engine.scheduler import Scheduler, Step
-from engine.sequence import Sequence
+from engine.runner.base import Executor
+from engine.scheduler import Scheduler
+from engine.speculate.speculator import Proposers, Speculator, proposers_for
+from engine.speculate.verify import Run, verify
 from engine.stats import Recorder, Statistics
+from engine.step import Step
 from engine.step_time import StepTimeModel
 from engine.text.tokenizer import Tokenizer
 
@@ -53,6 +55,7 @@ class Core:
     executor:   not yet allocated: `Core` does that here, and closes it when it stops
     num_blocks: size of the KV pool, in blocks of BLOCK_TOKENS tokens
     clock:      `time.monotonic`, or a test's own
+    proposers:  who guesses for a request; None for those of the settings
     """
 
     def __init__(
@@ -63,14 +66,19 @@ class Core:
         num_blocks: int,
         *,
         clock: Callable[[], float] = time.monotonic,
+        proposers: Proposers | None = None,
     ) -> None:
         shape = executor.shape
         self._executor, self._clock = executor, clock
         self._limits = Limits(min(settings.max_model_len, shape.context_length), num_blocks)
         self._step_time, self._recorder, self._outbox = StepTimeModel(), Recorder(), Outbox()
+        self._speculator = Speculator(
+            self._step_time, proposers or proposers_for(settings.speculation), shape.vocab_size
+        )
         self._scheduler = Scheduler(
             KVPool(num_blocks),
             self._step_time,
+            self._speculator,
             max_num_seqs=settings.max_num_seqs,
             max_num_batched_tokens=settings.max_num_batched_tokens,
             target_itl_s=settings.target_itl_ms / 1000,
@@ -85,7 +93,9 @@ class Core:
             clock=clock,
         )
         storage = f"{executor.name}/{shape.kv_dtype}"
-        self._factory = JobFactory(self._limits, tokenizer, model=shape.name, storage=storage)
+        self._factory = JobFactory(
+            self._limits, tokenizer, self._speculator, model=shape.name, storage=storage
+        )
         self._roster = Roster(self._scheduler, self._outbox, self._recorder)
         self._num_failed_steps = 0
         self._needs_check = False
@@ -176,6 +186,7 @@ class Core:
             prefix_cache_hits_tokens=scheduler.prefix_hit_tokens,
             preemptions=scheduler.num_preemptions,
             recomputed_tokens=scheduler.recomputed_tokens,
+            speculation=self._speculator.tallies,
             seconds_since_step=self.seconds_since_step,
         )
 
@@ -286,14 +297,14 @@ class Core:
     # one step --------------------------------------------------------------------------------
 
     def _run(self, step: Step) -> None:
-        batch, sequences = build_batch(step)
+        batch, owners = build_batch(step)
         began_s = self._clock()
         try:
             sampled = self._executor.run(batch)
-            if len(sampled) != len(sequences):
-                raise InternalFault(f"{len(sampled)} of {len(sequences)} rows were sampled.")
+            if len(sampled) != len(owners):
+                raise InternalFault(f"{len(sampled)} of {len(owners)} rows were sampled.")
         except Exception:
-            logger.exception("A step of %d sequences failed.", len(sequences))
+            logger.exception("A step of %d sequences failed.", len(step.segments))
             self._survive(step)
             if self._num_failed_steps >= MAX_FAILED_STEPS:
                 raise
@@ -302,8 +313,12 @@ class Core:
         self._num_failed_steps = 0
         self._step_time.observe(step.rows, step.reads, now_s - began_s)
         self._recorder.step_time_s.observe(now_s - began_s)
+        runs = verify(owners, sampled)
+        for run in runs:
+            step.reject(run.sequence, run.rejected)
+            self._speculator.observe(run)
         self._scheduler.commit(step)
-        self._commit(list(zip(sequences, sampled, strict=True)), now_s)
+        self._commit(runs, now_s)
 
     def _survive(self, step: Step) -> None:
         """A step raised: fail its requests, trust nothing that is in KV, go on with the rest."""
@@ -314,13 +329,14 @@ class Core:
         self._scheduler.evict()
         self._flush()
 
-    def _commit(self, rows: list[tuple[Sequence, Sampled]], now_s: float) -> None:
+    def _commit(self, runs: list[Run], now_s: float) -> None:
         """Take the tokens of a step. First tokens leave ahead, in a small frame of their own."""
-        first = [row for row in rows if row[0].output_tokens == 0]
-        later = [row for row in rows if row[0].output_tokens > 0]
+        first = [run for run in runs if run.sequence.output_tokens == 0]
+        later = [run for run in runs if run.sequence.output_tokens > 0]
         for part in (first, later):
-            for sequence, sampled in part:
-                self._roster.take(sequence, sampled, now_s)
+            for run in part:
+                for sampled in run.sampled:
+                    self._roster.take(run.sequence, sampled, now_s)
             self._flush()
 
     def _flush(self) -> None:

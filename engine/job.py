@@ -12,6 +12,7 @@ from engine.prefix import root_key
 from engine.protocol.frames import Usage
 from engine.request import Request
 from engine.sequence import Sequence
+from engine.speculate.speculator import Speculator
 from engine.text.tokenizer import Tokenizer
 
 _SEED_BITS = 53
@@ -63,10 +64,17 @@ class Job:
             self.cached_tokens += sequence.cached_tokens
 
     def usage(self) -> Usage:
+        predictions = [
+            drafter.tally("prediction")
+            for choice in self.choices
+            if (drafter := choice.sequence.drafter) is not None
+        ]
         return Usage(
             prompt_tokens=self.request.prompt_tokens,
             completion_tokens=sum(choice.output.num_tokens for choice in self.choices),
             cached_tokens=self.cached_tokens,
+            accepted_prediction_tokens=sum(tally.accepted for tally in predictions),
+            rejected_prediction_tokens=sum(tally.rejected for tally in predictions),
             recomputed_tokens=sum(choice.sequence.recomputed_tokens for choice in self.choices),
         )
 
@@ -77,8 +85,16 @@ class JobFactory:
     storage: names how KV is stored; part of every prefix key
     """
 
-    def __init__(self, limits: Limits, tokenizer: Tokenizer, *, model: str, storage: str) -> None:
-        self._limits, self._tokenizer = limits, tokenizer
+    def __init__(
+        self,
+        limits: Limits,
+        tokenizer: Tokenizer,
+        speculator: Speculator,
+        *,
+        model: str,
+        storage: str,
+    ) -> None:
+        self._limits, self._tokenizer, self._speculator = limits, tokenizer, speculator
         self._model, self._storage = model, storage
         self._arrivals = 0
 
@@ -102,6 +118,7 @@ class JobFactory:
                 seed=seed,
                 end_ids=end_ids,
                 root=root,
+                drafter=self._speculator.drafter_for(request),
             )
             output = Output(
                 request,

@@ -30,6 +30,7 @@ class Request:
     deadline:        `time.monotonic()` seconds after which the request fails; None for never
     prompt_field:    the field of the client's body that held the prompts, for errors to name
     expected_tokens: how long an answer usually is; reserved for at admission
+    prediction:      int32[N], what the answer will mostly be, if somebody knows; a guess only
     arrival:         `time.monotonic()` seconds; queue time and first-token time start here
     """
 
@@ -46,6 +47,7 @@ class Request:
     priority: int = 0
     deadline: float | None = None
     expected_tokens: int | None = None
+    prediction: Int32 | None = None
     prompt_field: str = "prompt"
     arrival: float = field(default_factory=time.monotonic)
 

@@ -3,8 +3,9 @@
 A step is `{sequence: n_tokens}` under a token budget:
 
 1. every running sequence with one uncomputed token decodes;
-2. sequences are let in while there is room: preempted ones first, then the fair queue;
-3. what is left of the budget goes to prefill chunks, short ones first, with a share kept for
+2. guesses at what follows ride along where they pay, in rows and blocks that are to spare;
+3. sequences are let in while there is room: preempted ones first, then the fair queue;
+4. what is left of the budget goes to prefill chunks, short ones first, with a share kept for
    the oldest, so that neither waits for the other.
 
 Whoever needs a block when none is free takes it from a victim, which later computes its tokens
@@ -24,7 +25,9 @@ from engine.protocol.errors import InternalFault
 from engine.queue import FairQueue
 from engine.runner.base import BLOCK_TOKENS
 from engine.sequence import Phase, Sequence, blocks_for
-from engine.step_time import StepTimeModel, reads_of
+from engine.speculate.speculator import Speculator
+from engine.step import Step
+from engine.step_time import StepTimeModel
 
 MAX_PREFILLS = 4
 """Prefills in progress at once beyond what one step can finish."""
@@ -34,41 +37,6 @@ _OLDEST_SHARE = 4
 """The oldest prefill gets at least a quarter of the chunk budget."""
 _STRETCH = 2.0
 """Where decodes alone exceed the target latency, prefill may stretch them by this much."""
-
-
-class Step:
-    """One step under construction: segments in batch order, and what it cost to make room.
-
-    segments: tokens to compute for each sequence
-    started:  sequences that run for the first time
-    """
-
-    __slots__ = ("budget", "num_preempted", "reads", "segments", "started")
-
-    def __init__(self, budget: int) -> None:
-        self.budget = budget
-        self.segments: dict[Sequence, int] = {}
-        self.started: list[Sequence] = []
-        self.num_preempted = 0
-        self.reads = 0.0
-
-    def add(self, sequence: Sequence, tokens: int) -> None:
-        self.segments[sequence] = tokens
-        self.budget -= tokens
-        self.reads += reads_of(sequence.num_computed, tokens)
-
-    def drop(self, sequence: Sequence) -> None:
-        """A victim leaves the step before it ran."""
-        tokens = self.segments.pop(sequence, 0)
-        self.budget += tokens
-        self.reads -= reads_of(sequence.num_computed, tokens)
-
-    @property
-    def rows(self) -> int:
-        return sum(self.segments.values())
-
-    def __bool__(self) -> bool:
-        return bool(self.segments)
 
 
 class Scheduler:
@@ -82,6 +50,7 @@ class Scheduler:
         self,
         pool: KVPool,
         step_time: StepTimeModel,
+        speculator: Speculator,
         *,
         max_num_seqs: int,
         max_num_batched_tokens: int,
@@ -90,7 +59,7 @@ class Scheduler:
         self.pool = pool
         self.queue = FairQueue()
         self.running: list[Sequence] = []
-        self._step_time = step_time
+        self._step_time, self._speculator = step_time, speculator
         self._reservations = Reservations(pool)
         self._leaders = Leaders()
         self._returning: list[Sequence] = []
@@ -162,6 +131,7 @@ class Scheduler:
         """Decide the next step. Blocks for its writes are owned when this returns."""
         step = Step(self._max_num_batched_tokens)
         self._schedule_decodes(step)
+        self._schedule_guesses(step)
         budget = self._prefill_budget(step)
         if not step.num_preempted:
             self._admit(step, budget)
@@ -178,8 +148,8 @@ class Scheduler:
 
     def _make_room(self, sequence: Sequence, step: Step) -> bool:
         """Own the block of the next token; False if the sequence had to give way itself."""
-        if blocks_for(sequence.num_computed + 1) == sequence.num_blocks:
-            return True
+        if blocks_for(sequence.num_tokens) <= sequence.num_blocks:
+            return True  # a block taken for guesses is there already
         while self.pool.num_free == 0:
             victim = self._victim()
             self._preempt(victim, step)
@@ -187,6 +157,21 @@ class Scheduler:
                 return False
         sequence.add_blocks([self.pool.allocate()])
         return True
+
+    def _schedule_guesses(self, step: Step) -> None:
+        """Behind decodes, which are all that the step holds so far."""
+        if step.num_preempted:
+            return
+        spare = self.pool.num_free - sum(map(_next_blocks, self.running))
+        balance = self._speculator.balance(step.rows, step.reads)
+        for sequence in list(step.segments):
+            own = sequence.num_blocks + max(0, spare)
+            room = min(step.budget, own * BLOCK_TOKENS - sequence.num_tokens)
+            if count := self._speculator.draft(sequence, balance, room):
+                missing = max(0, blocks_for(sequence.num_tokens + count) - sequence.num_blocks)
+                sequence.add_blocks([self.pool.allocate() for _ in range(missing)])
+                spare -= missing
+                step.add(sequence, count)
 
     def _victim(self) -> Sequence:
         """The one whose loss costs least: fewest tokens that nobody else keeps in the cache.
@@ -315,7 +300,10 @@ class Scheduler:
     # commit ----------------------------------------------------------------------------------
 
     def commit(self, step: Step) -> None:
-        """The step ran: its tokens are in KV, and the blocks it filled can be found."""
+        """The step ran: its tokens are in KV, and the blocks it filled can be found.
+
+        What a rejected guess left in KV is beyond `num_computed`: overwritten before it is read.
+        """
         for sequence, tokens in step.segments.items():
             self.recomputed_tokens += sequence.advance(tokens)
             self._publish(sequence)
@@ -360,6 +348,11 @@ def share_out(wanted: list[int], budget: int) -> list[int]:
         given[index] += more
         left -= more
     return given
+
+
+def _next_blocks(sequence: Sequence) -> int:
+    """Blocks that a running sequence will want before guesses may have any."""
+    return 1 + max(0, blocks_for(sequence.num_tokens) - sequence.num_blocks)
 
 
 def _age(sequence: Sequence) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
     0 ........ num_computed ........ num_tokens
     |  in KV   |     uncomputed      |
-    |  prompt ... prompt_tokens ... output    |
+    |  prompt ... prompt_tokens ... output    |  guesses, while a step verifies them
 
 A few lengths are stored and the rest is derived. A sequence that decodes has exactly one
 uncomputed token, the one sampled last; a preempted one has all of them and is, to the
@@ -20,6 +20,7 @@ from engine.prefix import child_key
 from engine.request import Request
 from engine.runner.base import BLOCK_TOKENS, Int32
 from engine.sampling.noise import mix_seed
+from engine.speculate.drafter import Drafter
 
 _GROWTH_TOKENS = 64
 
@@ -44,7 +45,8 @@ def blocks_for(tokens: int) -> int:
 
 
 class Sequence:
-    """State of one choice. The scheduler moves it; nobody else writes to it but `append`.
+    """State of one choice. The scheduler moves it; nobody else writes to it but `append` and
+    `guess`.
 
     order:          age, unique: (arrival number of the request, choice)
     max_tokens:     output tokens after which it ends
@@ -54,6 +56,7 @@ class Sequence:
     num_computed:   tokens whose K and V are in the pool
     num_published:  leading blocks that the prefix cache knows, or was offered
     cached_tokens:  prompt tokens found in the cache when it first started
+    drafter:        guesses what it will say next; None for nobody
     """
 
     __slots__ = (
@@ -63,6 +66,7 @@ class Sequence:
         "_table",
         "cached_tokens",
         "choice",
+        "drafter",
         "end_ids",
         "expected_tokens",
         "max_computed",
@@ -92,6 +96,7 @@ class Sequence:
         seed: int,
         end_ids: frozenset[int],
         root: bytes,
+        drafter: Drafter | None = None,
     ) -> None:
         prompt = request.prompts[choice // request.n]
         self.request = request
@@ -105,6 +110,7 @@ class Sequence:
         # Shared by all choices until they say something of their own.
         self._buffer = prompt
         self._root = root
+        self.drafter = drafter
         self._keys: list[bytes] = []
         self._table = np.empty(0, np.int32)
         self.num_blocks = self.num_computed = self.num_published = 0
@@ -136,21 +142,35 @@ class Sequence:
     @property
     def output(self) -> Int32:
         """int32[O], a view; `append` may leave it behind on an old buffer, still correct."""
-        return self._buffer[self.prompt_tokens : self.num_tokens]
+        return self.output_until(self.num_tokens)
+
+    def output_until(self, end: int) -> Int32:
+        """The output as it is, or with guesses would be, at a length of `end` tokens. A view."""
+        return self._buffer[self.prompt_tokens : end]
 
     def tokens(self, start: int, end: int) -> Int32:
-        """int32[end - start], a view."""
+        """int32[end - start], a view; beyond `num_tokens` of the latest guesses."""
         return self._buffer[start:end]
 
     def append(self, token: int) -> None:
-        """Add a sampled token."""
-        if self.num_tokens == len(self._buffer):
-            room = min(self.max_tokens, max(_GROWTH_TOKENS, 2 * self.output_tokens))
-            grown = np.empty(self.prompt_tokens + room, np.int32)
-            grown[: self.num_tokens] = self._buffer
-            self._buffer = grown
+        """Add a sampled token, in the place of a guess if there is one."""
+        self._grow(1)
         self._buffer[self.num_tokens] = token
         self.num_tokens += 1
+
+    def guess(self, tokens: list[int]) -> None:
+        """Put guesses behind the tokens, for the next step to verify: fewer than are left."""
+        if tokens:
+            self._grow(len(tokens))
+            self._buffer[self.num_tokens : self.num_tokens + len(tokens)] = tokens
+
+    def _grow(self, more: int) -> None:
+        if self.num_tokens + more > len(self._buffer):
+            output = self.output_tokens
+            room = min(self.max_tokens, max(_GROWTH_TOKENS, 2 * output, output + more))
+            grown = np.empty(self.prompt_tokens + room, np.int32)
+            grown[: self.num_tokens] = self._buffer[: self.num_tokens]
+            self._buffer = grown
 
     @property
     def table(self) -> Int32:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from engine.speculate.tally import Tally
 
 _SECONDS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0,
@@ -58,6 +60,7 @@ class Statistics:
                            first started, and those found; returning after a preemption adds none
     preemptions:           choices that lost their blocks to others
     recomputed_tokens:     tokens computed again, after a preemption or a pause
+    speculation:           guesses by the name of who made them
     steps, step_time_s:    steps run, and how long the executor took for each
     seconds_since_step:    how long the running step, or the wait for one, has lasted; 0 when idle
     prompt_tokens, generation_tokens: tokens of accepted prompts, and of outputs
@@ -80,6 +83,7 @@ class Statistics:
     prefix_cache_hits_tokens: int
     preemptions: int
     recomputed_tokens: int
+    speculation: dict[str, Tally]
     steps: int
     step_time_s: HistogramSnapshot
     seconds_since_step: float
@@ -119,6 +123,7 @@ class Recorder:
         prefix_cache_hits_tokens: int,
         preemptions: int,
         recomputed_tokens: int,
+        speculation: dict[str, Tally],
         seconds_since_step: float,
     ) -> Statistics:
         """These counters, with what scheduler and core know of now. Any thread."""
@@ -132,6 +137,7 @@ class Recorder:
             prefix_cache_hits_tokens=prefix_cache_hits_tokens,
             preemptions=preemptions,
             recomputed_tokens=recomputed_tokens,
+            speculation={name: replace(tally) for name, tally in list(speculation.items())},
             seconds_since_step=seconds_since_step,
             steps=self.step_time_s.count,
             step_time_s=self.step_time_s.snapshot(),

@@ -52,6 +52,10 @@ class StepTimeModel:
         """Seconds that a step of this size takes."""
         return self._base_s + self._per_row_s * rows + self._per_read_s * reads
 
+    def row_s(self, context: int) -> float:
+        """Seconds that one more row takes, after `context` tokens of its sequence."""
+        return self._per_row_s + self._per_read_s * context
+
     def rows_within(self, limit_s: float, rows: int, reads: float, context: int) -> float:
         """How many more rows of one chunk, after `context` tokens, keep a step within limit_s.
 
@@ -61,7 +65,7 @@ class StepTimeModel:
         if spare_s <= 0:
             return 0.0
         # spare = (per_row + per_read * context) * x + per_read / 2 * x^2
-        linear = self._per_row_s + self._per_read_s * context
+        linear = self.row_s(context)
         square = self._per_read_s / 2
         if square > 0:
             return (math.sqrt(linear * linear + 4 * square * spare_s) - linear) / (2 * square)

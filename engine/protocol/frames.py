@@ -52,6 +52,7 @@ class Generate(_Frame, frozen=True, tag="generate"):
     tenant, weight:  the fair queue shares by tenant, in proportion to weight
     priority:        higher first within a tenant
     timeout_ms:      from arrival; the request fails with `deadline_exceeded` after it
+    prediction:      what the answer will mostly be: guessed at, and never part of it unverified
     expected_tokens: how long the route's answers usually are, for admission
     echo:            completions only: the prompt's text is repeated before the output
     """
@@ -65,6 +66,7 @@ class Generate(_Frame, frozen=True, tag="generate"):
     clamp: bool = False
     soft_max_tokens: int | None = None
     tools: list[dict[str, Any]] | None = None
+    prediction: str | None = None
     salt: str = ""
     tenant: str = ""
     weight: float = 1.0
@@ -160,14 +162,17 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
 
     completion_tokens counts end tokens, as OpenAI does, and what was produced to know that a stop
     string, or a place to land, has come, and is not shown; `recomputed_tokens` were computed
-    again after a preemption and are not billed. `estimated`: an upstream told no usage, and the
-    gateway has counted what it saw; an engine never sets it.
+    again after a preemption and are not billed. Of a prediction's tokens, those that steps verified
+    are accepted or rejected; the rejected are no part of completion_tokens. `estimated`: an
+    upstream told no usage, and the gateway has counted what it saw; an engine never sets it.
     """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
     reasoning_tokens: int = 0
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
     recomputed_tokens: int = 0
     estimated: bool = False
 

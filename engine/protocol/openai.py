@@ -112,8 +112,17 @@ def _asked_in_chat(fields: dict[str, Any]) -> dict[str, Any]:
     return {
         "messages": fields["messages"],
         "tools": offered,
+        "prediction": _predicted(fields.get("prediction")),
         "max_tokens": output_budget(fields),
     }
+
+
+def _predicted(prediction: dict[str, Any] | None) -> str | None:
+    """The text of a checked `prediction`, whether it came as a text or in parts."""
+    if prediction is None:
+        return None
+    content = prediction["content"]
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 
 def _asked_in_completions(fields: dict[str, Any]) -> dict[str, Any]:

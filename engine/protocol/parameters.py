@@ -71,9 +71,9 @@ def _prompt(value: Any, path: str) -> None:
     list_of(check_item)(value, path)
 
 
-def _text_or_parts(value: Any, path: str) -> None:
+def _text_or_text_parts(value: Any, path: str) -> None:
     if type(value) is not str:
-        list_of(anything_object)(value, path)
+        list_of(object_of({"type": one_of("text"), "text": string}))(value, path)
 
 
 _response_format = object_of({"type": filled_string}, {"json_schema": anything_object})
@@ -128,7 +128,7 @@ CHAT: dict[str, Check] = _COMMON | {
     "tools": tools,
     "tool_choice": tool_choice,
     "parallel_tool_calls": boolean,
-    "prediction": object_of({"type": one_of("content"), "content": _text_or_parts}),
+    "prediction": object_of({"type": one_of("content"), "content": _text_or_text_parts}),
     "audio": anything_object,
     "reasoning_effort": string,
     "verbosity": string,

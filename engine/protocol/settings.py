@@ -8,6 +8,7 @@ import msgspec
 
 ExecutorName = Literal["auto", "cpu", "reference"]
 KvCacheDtype = Literal["bfloat16", "int8"]
+Speculation = Literal["auto", "off"]
 
 
 class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,6 +29,9 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     executor:               how steps are computed. cpu: the native step; reference: plain torch,
                             slow, the meaning; auto: cpu where it can be built and holds the
                             model, else reference, which is said in the log
+    speculation:            auto: guess what comes next, from a request's `prediction` and from
+                            what it has said before, and verify it in the same step, where that
+                            pays. It changes no token. off: never
     """
 
     max_model_len: int = 4096
@@ -39,3 +43,4 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     target_itl_ms: int = 100
     threads: int = 0
     executor: ExecutorName = "auto"
+    speculation: Speculation = "off"

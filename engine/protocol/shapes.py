@@ -16,8 +16,17 @@ def usage_object(usage: Usage) -> dict[str, Any]:
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "completion_tokens_details": _completion_details(usage),
     }
+
+
+def _completion_details(usage: Usage) -> dict[str, int]:
+    """A prediction is told of where there was one that counted."""
+    details = {"reasoning_tokens": usage.reasoning_tokens}
+    accepted, rejected = usage.accepted_prediction_tokens, usage.rejected_prediction_tokens
+    if accepted or rejected:
+        details |= {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": rejected}
+    return details
 
 
 def chat_logprobs(

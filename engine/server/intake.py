@@ -42,6 +42,7 @@ class TextTokenizer(Protocol):
 
     vocab_size: int
 
+    def encode(self, text: str, /) -> list[int]: ...
     def encode_prompt(self, text: str, /) -> list[int]: ...
     def decode(self, ids: list[int], /) -> str: ...
     def token_bytes(self, token: int, /) -> bytes: ...
@@ -86,6 +87,7 @@ class Intake:
             priority=frame.priority,
             deadline=None if frame.timeout_ms is None else arrival + frame.timeout_ms / 1000,
             expected_tokens=frame.expected_tokens,
+            prediction=await self._prediction(frame.prediction),
             prompt_field="messages" if frame.prompts is None else "prompt",
             arrival=arrival,
         )
@@ -137,6 +139,14 @@ class Intake:
         if len(prompts) > MAX_PROMPTS:
             raise InvalidRequest(f"A request may have {MAX_PROMPTS} prompts.", param="prompt")
         return [np.array(await self._prompt(prompt), np.int32) for prompt in prompts]
+
+    async def _prediction(self, text: str | None) -> Int32 | None:
+        """Its first tokens, where it has more than an answer can have."""
+        if not text:
+            return None
+        text = text[: min(MAX_COUNT_CHARS, self._max_model_len * self._longest_bytes)]
+        ids = await self._run(len(text), lambda: self._tokenizer.encode(text))
+        return np.array(ids[: self._max_model_len], np.int32)
 
     async def _prompt(self, prompt: str | list[int]) -> list[int]:
         if isinstance(prompt, str):

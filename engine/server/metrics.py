@@ -40,6 +40,10 @@ _COUNTERS = (
     ("steps", "steps", "Steps run."),
     ("executor_failures", "executor_failures", "Steps that failed."),
 )
+_SPECULATION = (
+    ("spec_drafted_tokens", "drafted", "Tokens guessed, and verified in a step."),
+    ("spec_accepted_tokens", "accepted", "Those of them that were right."),
+)
 _HISTOGRAMS = (
     ("inter_token_latency", "inter_token_latency_s", "Between two tokens of one choice."),
     ("request_queue_time", "queue_time_s", "From arrival to the first step."),
@@ -84,6 +88,11 @@ class EngineMetrics(Collector):
         for reason, count in now.choices_finished.items():
             finished.add_metric((reason,), count)
         yield finished
+        for name, field, help in _SPECULATION:
+            counted = CounterMetricFamily(f"fewer_{name}", help, labels=("proposer",))
+            for proposer, tally in now.speculation.items():
+                counted.add_metric((proposer,), getattr(tally, field))
+            yield counted
 
 
 def _histogram(

@@ -80,6 +80,28 @@ def test_a_sequence_grows_without_touching_the_prompt_it_shares() -> None:
     assert sequence.tokens(18, 22).tolist() == [18, 19, 0, 1]
 
 
+def test_guesses_stand_behind_the_tokens_until_they_are_said_or_not() -> None:
+    sequence = sequence_of(20, 300)
+    sequence.guess([7, 8, 9])
+    assert sequence.num_tokens == 20
+    assert sequence.output.tolist() == []
+    assert sequence.output_until(22).tolist() == [7, 8]
+    sequence.append(7)
+    sequence.append(1)
+    assert sequence.output.tolist() == [7, 1]
+    sequence.guess([])
+    assert sequence.request.prompts[0].tolist() == list(range(20))
+
+
+@pytest.mark.parametrize("said", [0, 1, 49, 60, 64, 120, 284])
+def test_guesses_find_room_wherever_the_buffer_ends(said: int) -> None:
+    sequence = sequence_of(20, 300)
+    for token in range(said):
+        sequence.append(token)
+    sequence.guess(list(range(1000, 1015)))
+    assert sequence.output_until(20 + said + 15).tolist() == [*range(said), *range(1000, 1015)]
+
+
 def test_lengths_are_derived() -> None:
     sequence = sequence_of(20, 300)
     assert (sequence.uncomputed, sequence.reserved_tokens) == (20, 70)

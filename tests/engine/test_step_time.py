@@ -47,6 +47,11 @@ def test_rows_within_fills_the_limit(context: int) -> None:
     assert total_s(rows) <= 0.2 < total_s(rows + 1)
 
 
+def test_one_more_row_costs_its_share_and_its_context() -> None:
+    assert StepTimeModel().row_s(1000) == 0.0
+    assert fitted().row_s(1000) == pytest.approx(0.001 + 1e-6 * 1000, rel=0.02)
+
+
 def test_no_rows_fit_where_the_limit_is_passed_already() -> None:
     assert fitted().rows_within(0.005, 10, 100, 0) == 0.0
 

@@ -11,6 +11,7 @@ from engine.protocol.sampling import Sampling
 from engine.protocol.settings import EngineSettings
 from engine.request import Request
 from engine.runner.base import Batch
+from engine.speculate.speculator import Proposers
 from tests.fakes.clock import FakeClock
 from tests.fakes.executor import HashExecutor
 from tests.fakes.sink import FakeSink
@@ -29,7 +30,10 @@ def request_of(
 
 
 class Rig:
-    """Tests take the core's turns one by one, and move its clock."""
+    """Tests take the core's turns one by one, and move its clock.
+
+    proposers: who guesses; nobody as a rule, so that steps can be counted
+    """
 
     def __init__(
         self,
@@ -37,13 +41,22 @@ class Rig:
         num_blocks: int = 256,
         end_every: int = 0,
         on_run: Callable[[Batch], None] | None = None,
+        executor: HashExecutor | None = None,
+        proposers: Proposers | None = None,
         **told: int,
     ) -> None:
-        self.executor = HashExecutor(end_every=end_every, on_run=on_run)
+        self.executor = executor or HashExecutor(end_every=end_every, on_run=on_run)
         self.clock = FakeClock()
         self.num_blocks = num_blocks
         settings = EngineSettings(**({"max_model_len": 2048, "max_num_batched_tokens": 64} | told))  # type: ignore[arg-type]
-        self.core = Core(self.executor, byte_tokenizer(), settings, num_blocks, clock=self.clock)
+        self.core = Core(
+            self.executor,
+            byte_tokenizer(),
+            settings,
+            num_blocks,
+            clock=self.clock,
+            proposers=proposers or (lambda request: []),
+        )
         self.sink = FakeSink()
 
     def submit(self, request: Request) -> None:

@@ -10,8 +10,10 @@ from engine.kv import KVPool
 from engine.prefix import root_key
 from engine.protocol.sampling import Sampling
 from engine.request import Request
-from engine.scheduler import Scheduler, Step
+from engine.scheduler import Scheduler
 from engine.sequence import Phase, Sequence
+from engine.speculate.speculator import Speculator, proposers_for
+from engine.step import Step
 from engine.step_time import StepTimeModel
 from tests.fakes.executor import HashExecutor
 
@@ -36,6 +38,7 @@ class Bench:
         self.scheduler = Scheduler(
             KVPool(num_blocks),
             self.step_time,
+            Speculator(self.step_time, proposers_for("off"), self.executor.shape.vocab_size),
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
             target_itl_s=target_itl_s,

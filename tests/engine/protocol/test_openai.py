@@ -136,8 +136,19 @@ def test_a_completion_without_a_budget_has_openai_s() -> None:
     assert built.max_tokens == DEFAULT_COMPLETION_TOKENS
 
 
+@pytest.mark.parametrize(
+    "content",
+    ["你好", [{"type": "text", "text": "你"}, {"type": "text", "text": "好"}]],
+    ids=["text", "parts"],
+)
+def test_a_prediction_is_one_text(content: Any) -> None:
+    assert frame(prediction={"type": "content", "content": content}).prediction == "你好"
+    assert frame().prediction is None
+
+
 def test_a_frame_survives_the_wire() -> None:
-    built = frame(logit_bias={"5": 1}, stop=["x"], tools=[TOOL], seed=-1, n=2)
+    prediction = {"type": "content", "content": "x"}
+    built = frame(logit_bias={"5": 1}, stop=["x"], tools=[TOOL], n=2, prediction=prediction)
     assert decode_to_engine(encode(built)) == built
 
 
@@ -299,7 +310,14 @@ CHAT_TYPES: dict[str, list[Any]] = WRONG_TYPES | {
     "tools": [{}, "x", ["x"], [{"type": "function"}], [{"function": {"name": "f"}}]],
     "tool_choice": [5, [], {}, {"type": "function"}, "bogus"],
     "parallel_tool_calls": ["x"],
-    "prediction": ["x", {}, {"type": "content"}, {"type": "x", "content": ""}],
+    "prediction": [
+        "x",
+        {},
+        {"type": "content"},
+        {"type": "x", "content": ""},
+        {"type": "content", "content": ["x"]},
+        {"type": "content", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
+    ],
     "reasoning_effort": [5],
     "moderation": ["x"],
 }

@@ -98,6 +98,16 @@ def test_text_and_finish_of_one_event_are_two_chunks() -> None:
     assert chunks[2]["choices"][0]["finish_reason"] == "length"
 
 
+def test_usage_tells_of_a_prediction_that_was_there() -> None:
+    usage = Usage(3, 9, accepted_prediction_tokens=5, rejected_prediction_tokens=2)
+    *_, chunk, _ = sent(chat(include_usage=True), text("x"), end(usage=usage))
+    assert chunk["usage"]["completion_tokens_details"] == {
+        "reasoning_tokens": 0,
+        "accepted_prediction_tokens": 5,
+        "rejected_prediction_tokens": 2,
+    }
+
+
 def test_usage_comes_last_and_only_if_asked_for() -> None:
     for projection in (chat(include_usage=True), completion(include_usage=True)):
         *before, usage, done = sent(projection, text("x"), end(usage=USAGE))

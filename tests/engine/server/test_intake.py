@@ -63,6 +63,17 @@ async def test_a_frame_becomes_a_request(intake: Intake) -> None:
     assert (await intake.request(Generate("r", prompts=["x"]))).deadline is None
 
 
+async def test_a_prediction_is_tokenised_and_cut_where_no_answer_reaches(intake: Intake) -> None:
+    request = await intake.request(Generate("r", prompts=["x"], prediction="ab"))
+    assert request.prediction is not None
+    assert request.prediction.tolist() == [97, 98]
+    assert str(request.prediction.dtype) == "int32"
+    long = await intake.request(Generate("r", prompts=["x"], prediction="z" * 3_000_000))
+    assert long.prediction is not None
+    assert len(long.prediction) == 1000
+    assert (await intake.request(Generate("r", prompts=["x"], prediction=""))).prediction is None
+
+
 async def test_messages_are_rendered_with_their_tools(intake: Intake) -> None:
     tools = [{"type": "function", "function": {"name": "f"}}]
     messages = [{"role": "user", "content": "hi"}]

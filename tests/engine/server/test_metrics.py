@@ -71,6 +71,25 @@ async def test_what_happened_is_counted(served: Served) -> None:
     assert now["fewer_e2e_request_latency_seconds_count"] == 4
 
 
+async def test_guesses_are_counted_by_who_made_them() -> None:
+    async with (
+        serve(fake_engine(speculation="auto")) as served,
+        httpx2.AsyncClient(base_url=served.http, headers=served.headers) as session,
+    ):
+        body = {"messages": HI, "max_tokens": 64, "allowed_token_ids": LETTERS, "temperature": 0}
+        told = (await session.post("/v1/chat/completions", json=body)).json()
+        said = told["choices"][0]["message"]["content"]
+        body["prediction"] = {"type": "content", "content": [{"type": "text", "text": said}]}
+        again = (await session.post("/v1/chat/completions", json=body)).json()
+        now = await scrape(session)
+    assert again["choices"][0]["message"]["content"] == said
+    details = again["usage"]["completion_tokens_details"]
+    accepted = now["fewer_spec_accepted_tokens_total{proposer=prediction}"]
+    assert details["accepted_prediction_tokens"] == accepted > 0
+    drafted = now["fewer_spec_drafted_tokens_total{proposer=prediction}"]
+    assert details["rejected_prediction_tokens"] == drafted - accepted
+
+
 PROMPT_TOKENS, OUTPUT_TOKENS = 2_000, 50
 
 
