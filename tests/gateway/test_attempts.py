@@ -16,7 +16,7 @@ from engine.protocol.errors import (
 )
 from engine.protocol.frames import Accepted, Event, Failed, StreamEvent
 from gateway.attempts import Attempts
-from gateway.backends.base import Backend, Call, Stream
+from gateway.backends.base import Backend, Call, Capabilities, Stream
 from gateway.backends.scripted import ScriptedBackend
 from gateway.config import ModelConfig
 from gateway.errors import with_tried
@@ -155,6 +155,7 @@ class Stuck(Backend):
     """Never accepts."""
 
     name = "m0"
+    capabilities = Capabilities()
 
     def __init__(self) -> None:
         self.cancelled = False

@@ -37,6 +37,7 @@ CHANGES: dict[str, tuple[Any, Any]] = {
     "n": (1, 2),
     "tools": (None, [{"type": "function", "function": {"name": "f"}}]),
     "tool_choice": ("auto", "none"),
+    "schema": (None, {"type": "object"}),
     "stream": (False, True),
     "include_usage": (False, True),
 }
