@@ -19,10 +19,13 @@ from typing import TypeVar
 from engine.protocol.errors import DeadlineExceeded, Unavailable
 from gateway.config import LedgerConfig
 from gateway.ledger.entry import Entry
-from gateway.ledger.experiments import due, findings, harm, look
+from gateway.ledger.experiments import QUALITY, due, findings, harm, look
+from gateway.ledger.lengths import control_lengths
 from gateway.ledger.machine import Machine
 from gateway.stores.ledger import Experiment, LedgerStore, Look
 from gateway.telemetry.metrics import Metrics
+from policies.budget import BudgetPolicy
+from policies.lengths import Lengths
 from policies.savings import saving
 
 FLUSH_EVERY_S = 2.0
@@ -61,6 +64,7 @@ class Ledger:
         self._failing = False
         self._looks: dict[Experiment, Look] = {}
         self._harmful: dict[Experiment, str] = {}
+        self._lengths: dict[Experiment, Lengths] = {}
         self._machines: dict[str, Machine] = {}
         # One thread: the store is used by one at a time, and a disk that hangs holds up one.
         self._thread = ThreadPoolExecutor(1, "ledger")
@@ -83,6 +87,10 @@ class Ledger:
     def is_harmful(self, experiment: Experiment) -> bool:
         """Was the policy found to do harm with these settings? Then it is a shadow."""
         return experiment in self._harmful
+
+    def lengths(self, experiment: Experiment) -> Lengths | None:
+        """Of the control arm's answers, as of the latest look; None where nobody learns them."""
+        return self._lengths.get(experiment)
 
     @property
     def harmful(self) -> dict[Experiment, str]:
@@ -128,7 +136,9 @@ class Ledger:
         """Look at the experiments that are due, and switch off what does harm."""
         examined = self._on_thread(self._examine)
         for found in await self._finished(examined, LOOK_DEADLINE_S) or []:
-            self._take(found)
+            if self._looks.get(found.experiment) != found:
+                await self._learn(found)
+                self._take(found)
 
     async def prune(self) -> None:
         """Forget what is older than is to be kept."""
@@ -202,11 +212,17 @@ class Ledger:
                 self._store.add_look(look(self._store, experiment, last, self._clock()))
         return sorted(self._store.looks().values(), key=lambda found: found.time_s)
 
+    async def _learn(self, found: Look) -> None:
+        """What answers are like where nothing cuts them early, for the policy that learns it."""
+        if found.experiment.policy == BudgetPolicy.name:
+            observed = self._on_thread(partial(control_lengths, self._store, found))
+            lengths = await self._finished(observed, LOOK_DEADLINE_S)
+            if lengths is not None:
+                self._lengths[found.experiment] = lengths
+
     def _take(self, found: Look) -> None:
         """What a look found holds from now on."""
         experiment = found.experiment
-        if self._looks.get(experiment) == found:
-            return
         self._looks[experiment] = found
         self._show(found)
         damage = harm(found)
@@ -223,7 +239,7 @@ class Ledger:
     def _show(self, found: Look) -> None:
         route, policy = found.experiment.route, found.experiment.policy
         for finding in findings(found):
-            if finding.effect is None or finding.interval is None or "share" in finding.measure:
+            if finding.effect is None or finding.interval is None or finding.measure in QUALITY:
                 continue
             bounds = {
                 "estimate": saving(finding.effect),
