@@ -1,4 +1,4 @@
-"""`fewer keys`: create, list, rotate and revoke the keys that clients present."""
+"""`fewer keys`: create, list, limit, rotate and revoke the keys that clients present."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from engine.protocol.errors import SetupError
-from fewer import options
+from fewer import key_limits, options
 
 if TYPE_CHECKING:
     from gateway.config import Config
@@ -32,14 +32,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--weight", type=float, default=1.0, help="share of the engine (default: %(default)s)"
     )
     create.add_argument(
-        "--admin", action="store_true", help="it may read the ledger, which names every tenant"
+        "--admin",
+        action="store_true",
+        help="it may read the ledger, which names every tenant, and change keys and limits",
     )
+    key_limits.add_limits(create)
     listing = actions.add_parser("list", help="show all keys; never their secrets")
+    usage = actions.add_parser("usage", help="show every limit, and how far it is used")
+    limit = actions.add_parser(
+        "limit", help="set what a key or a tenant may use; without limits, lift them"
+    )
+    key_limits.add_subject(limit)
+    key_limits.add_limits(limit)
     rotate = actions.add_parser("rotate", help="give a key a new secret; the old one ends now")
     revoke = actions.add_parser("revoke", help="refuse a key from now on")
     for one in (rotate, revoke):
         one.add_argument("id", metavar="ID", help="as `fewer keys list` shows it")
-    for action in (create, listing, rotate, revoke):
+    for action in (create, listing, usage, limit, rotate, revoke):
         options.add_config(action)
 
 
@@ -55,6 +64,10 @@ def run(arguments: argparse.Namespace) -> int:
         elif arguments.action == "revoke":
             key = store.revoke(arguments.id)
             print(f"Revoked {key.id} of {key.tenant}: it is refused from now on.")
+        elif arguments.action == "limit":
+            key_limits.limit(arguments, store)
+        elif arguments.action == "usage":
+            key_limits.show_usage(config, store)
         else:
             _list(store)
     return 0
@@ -81,6 +94,7 @@ def _create(arguments: argparse.Namespace, config: Config, store: KeyStore) -> N
             weight=arguments.weight,
             expires_s=expires_s,
             admin=arguments.admin,
+            limits=key_limits.limits_of(arguments),
         )
     )
     if first:
@@ -116,7 +130,9 @@ def _list(store: KeyStore) -> None:
     if not keys:
         print("No keys: the gateway serves everybody, on this machine alone.")
         return
-    table = Table("ID", "TENANT", "ROUTES", "STATE", "CREATED", "EXPIRES", "USED", box=None)
+    table = Table(
+        "ID", "TENANT", "ROUTES", "STATE", "CREATED", "EXPIRES", "USED", "LIMITS", box=None
+    )
     for key in keys:
         state = key.state(store.clock())
         table.add_row(*_cells(key, state), style=None if state == "active" else "dim")
@@ -129,7 +145,7 @@ def _cells(key: Key, state: str) -> list[str]:
     routes = "all" if key.routes is None else ",".join(key.routes)
     tenant = f"{key.tenant} (admin)" if key.admin else key.tenant
     times = [_day(key.created_s), _day(key.expires_s), _day(key.last_used_s)]
-    return [key.id, tenant, routes, state, *times]
+    return [key.id, tenant, routes, state, *times, str(key.limits or "none")]
 
 
 def _day(time_s: float | None) -> str:

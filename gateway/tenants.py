@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from engine.protocol.errors import Unauthenticated
+from gateway.budgets.limits import Limits
 from gateway.stores.keys import KeyStore, StoredKey, split_key
 
 MAX_REMEMBERED = 10_000
@@ -25,6 +26,8 @@ class Tenant(msgspec.Struct, frozen=True):
     allowed_routes: None means all
     weight:         share of the engine under load
     admin:          may read what concerns every tenant
+    limits:         the key's own
+    tenant_limits:  of all its keys together
     """
 
     name: str
@@ -33,6 +36,8 @@ class Tenant(msgspec.Struct, frozen=True):
     allowed_routes: frozenset[str] | None = None
     weight: float = 1.0
     admin: bool = False
+    limits: Limits | None = None
+    tenant_limits: Limits | None = None
 
     def __repr__(self) -> str:
         return f"Tenant({self.name!r}, key {self.key_id or 'none'})"
@@ -60,6 +65,11 @@ class Tenants:
     def open(cls) -> Tenants:
         """No keys at all, for ever."""
         return cls(None)
+
+    @property
+    def store(self) -> KeyStore | None:
+        """Where the keys are."""
+        return self._store
 
     @property
     def is_open(self) -> bool:
@@ -113,7 +123,19 @@ class Tenants:
             raise Unauthenticated(_WRONG)
         key = stored.key
         routes = None if key.routes is None else frozenset(key.routes)
-        known = stored, Tenant(key.tenant, stored.salt, key.id, routes, key.weight, key.admin)
+        known = (
+            stored,
+            Tenant(
+                name=key.tenant,
+                salt=stored.salt,
+                key_id=key.id,
+                allowed_routes=routes,
+                weight=key.weight,
+                admin=key.admin,
+                limits=key.limits,
+                tenant_limits=stored.tenant_limits,
+            ),
+        )
         if len(self._found) >= MAX_REMEMBERED:
             self._found.clear()
         self._found[id] = known

@@ -49,8 +49,10 @@ class NothingHere:
                 advice = " The base URL of this server ends in /v1." if "/v1" in meant else ""
                 return f" Did you mean {meant}?{advice}"
         family = f"/{path.strip('/').partition('/')[0]}/"
-        near = sorted(known for known in self._paths if known.startswith(family))
-        # What begins like an API gets to know the API; not every asset, nor a path's parameters.
+        known_here = (known for known in self._paths if "/admin/" not in known)
+        near = sorted(known for known in known_here if known.startswith(family))
+        # What begins like an API gets to know the API; not every asset, nor a path's parameters,
+        # nor what is for admins.
         named = [known for known in near if family in ("/v1/", "/health/") and "{" not in known]
         return f" There are {', '.join(named)}." if named else ""
 

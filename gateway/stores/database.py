@@ -35,6 +35,10 @@ MIGRATIONS: tuple[str, ...] = (
     ) WITHOUT ROWID;
     """,
     "ALTER TABLE keys ADD COLUMN admin INTEGER NOT NULL DEFAULT 0",
+    """
+    ALTER TABLE keys ADD COLUMN limits TEXT;
+    ALTER TABLE tenants ADD COLUMN limits TEXT;
+    """,
 )
 """Of the file of keys. The script at place i makes version i + 1 of the schema. Never edit one that
 was released."""

@@ -21,6 +21,7 @@ import msgspec
 from msgspec.structs import replace
 
 from engine.protocol.errors import InvalidRequest, NotFound, Unavailable
+from gateway.budgets.limits import Limits
 from gateway.stores.database import connect, store_errors, transaction, unhurried
 
 PREFIX = "fw"
@@ -33,7 +34,7 @@ LAST_USED_STEP_S = 300.0
 
 _COLUMNS = (
     "keys.id, keys.tenant, tenants.salt, keys.routes, keys.weight, keys.created_s, "
-    "keys.expires_s, keys.revoked_s, keys.last_used_s, keys.admin"
+    "keys.expires_s, keys.revoked_s, keys.last_used_s, keys.admin, keys.limits, tenants.limits"
 )
 _SELECT = f"SELECT {_COLUMNS}, keys.secret_sha256 FROM keys JOIN tenants ON tenants.name = tenant"
 
@@ -47,7 +48,8 @@ class Key(msgspec.Struct, frozen=True):
     expires_s:   it is refused from then on; None means never
     revoked_s:   when it was revoked, if it was
     last_used_s: to about five minutes; None when never
-    admin:       it may read what concerns every tenant
+    admin:       it may read what concerns every tenant, and change keys and limits
+    limits:      what it may use; None means no limit of its own
     """
 
     id: str
@@ -59,6 +61,7 @@ class Key(msgspec.Struct, frozen=True):
     revoked_s: float | None
     last_used_s: float | None
     admin: bool = False
+    limits: Limits | None = None
 
     def state(self, now_s: float) -> str:
         """`active`, `expired` or `revoked`."""
@@ -85,6 +88,7 @@ class StoredKey(msgspec.Struct, frozen=True):
     key: Key
     salt: str
     secret_sha256: bytes
+    tenant_limits: Limits | None
 
     def matches(self, secret: str) -> bool:
         """Is it this key's secret? Takes the same time whichever character differs."""
@@ -120,6 +124,7 @@ class KeyStore:
         weight: float = 1.0,
         expires_s: float | None = None,
         admin: bool = False,
+        limits: Limits | None = None,
     ) -> NewKey:
         """A new key. The tenant, and with it its salt, comes into being with its first key.
 
@@ -132,12 +137,24 @@ class KeyStore:
         allowed = None if routes is None else msgspec.json.encode(sorted(set(routes))).decode()
         with store_errors(self.path), transaction(connection := self._open()):
             connection.execute(
-                "INSERT INTO tenants VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+                "INSERT INTO tenants (name, salt, created_s) VALUES (?, ?, ?) "
+                "ON CONFLICT DO NOTHING",
                 (tenant, secrets.token_hex(SECRET_BYTES), now_s),
             )
             connection.execute(
-                "INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, ?, NULL, NULL, ?)",
-                (id, tenant, _digest(secret), allowed, weight, now_s, expires_s, admin),
+                "INSERT INTO keys (id, tenant, secret_sha256, routes, weight, created_s, "
+                "expires_s, admin, limits) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    id,
+                    tenant,
+                    _digest(secret),
+                    allowed,
+                    weight,
+                    now_s,
+                    expires_s,
+                    admin,
+                    _written(limits),
+                ),
             )
         self._own_changes += 1
         return NewKey(self._get(id).key, f"{PREFIX}-{id}-{secret}")
@@ -169,6 +186,32 @@ class KeyStore:
             "UPDATE keys SET revoked_s = ? WHERE id = ? AND revoked_s IS NULL", (self.clock(), id)
         )
         return self._get(id).key
+
+    def expire(self, id: str, expires_s: float | None) -> Key:
+        """Refuse the key from then on; None means never. Raises `NotFound`, and `InvalidRequest`
+        for an expiry that has passed."""
+        _check_expiry(expires_s, self.clock())
+        self._get(id)
+        self._change("UPDATE keys SET expires_s = ? WHERE id = ?", (expires_s, id))
+        return self._get(id).key
+
+    def limit(self, id: str, limits: Limits | None) -> Key:
+        """What the key may use from now on, in every process. Raises `NotFound`."""
+        self._get(id)
+        self._change("UPDATE keys SET limits = ? WHERE id = ?", (_written(limits), id))
+        return self._get(id).key
+
+    def limit_tenant(self, name: str, limits: Limits | None) -> None:
+        """What all keys of the tenant together may use. Raises `NotFound`."""
+        if name not in self.tenants():
+            raise NotFound(f"There is no tenant {name!r}; its first key makes it.")
+        self._change("UPDATE tenants SET limits = ? WHERE name = ?", (_written(limits), name))
+
+    def tenants(self) -> dict[str, Limits | None]:
+        """Every tenant that ever had a key, by name, and the limits of its own."""
+        with store_errors(self.path):
+            rows = self._open().execute("SELECT name, limits FROM tenants ORDER BY name").fetchall()
+        return {name: _read(limits) for name, limits in rows}
 
     def find(self, id: str) -> StoredKey | None:
         """The key with this public id, whatever its state."""
@@ -256,7 +299,11 @@ def _check(tenant: str, weight: float, expires_s: float | None, now_s: float) ->
         )
     if not 0 < weight < float("inf"):
         raise InvalidRequest(f"weight must be above 0, not {weight}.", param="weight")
-    if expires_s is not None and not expires_s > now_s:
+    _check_expiry(expires_s, now_s)
+
+
+def _check_expiry(expires_s: float | None, now_s: float) -> None:
+    if expires_s is not None and not now_s < expires_s < float("inf"):
         raise InvalidRequest("The expiry must be in the future.", param="expires_s")
 
 
@@ -265,7 +312,15 @@ def _digest(secret: str) -> bytes:
 
 
 def _stored(row: tuple[Any, ...]) -> StoredKey:
-    id, tenant, salt, routes, *times, admin, secret_sha256 = row
+    id, tenant, salt, routes, *times, admin, limits, tenant_limits, secret_sha256 = row
     allowed = None if routes is None else msgspec.json.decode(routes, type=tuple[str, ...])
-    key = replace(Key(id, tenant, allowed, *times), admin=bool(admin))
-    return StoredKey(key, salt, secret_sha256)
+    key = replace(Key(id, tenant, allowed, *times), admin=bool(admin), limits=_read(limits))
+    return StoredKey(key, salt, secret_sha256, _read(tenant_limits))
+
+
+def _written(limits: Limits | None) -> str | None:
+    return None if limits is None or not limits.given else msgspec.json.encode(limits).decode()
+
+
+def _read(text: str | None) -> Limits | None:
+    return None if text is None else msgspec.json.decode(text, type=Limits)

@@ -85,10 +85,11 @@ def test_the_list_says_whose_and_how_things_stand(
     capsys.readouterr()
     assert keys(config, "list") == 0
     title, first, second = capsys.readouterr().out.splitlines()
-    assert title.split() == ["ID", "TENANT", "ROUTES", "STATE", "CREATED", "EXPIRES", "USED"]
+    columns = ["ID", "TENANT", "ROUTES", "STATE", "CREATED", "EXPIRES", "USED", "LIMITS"]
+    assert title.split() == columns
     assert first.split()[1:4] == ["acme", "chat", "active"]
     assert second.split()[:4] == [gone, "globex", "all", "revoked"]
-    assert second.split()[-2:] == ["never", "never"]
+    assert second.split()[-3:] == ["never", "never", "none"]
 
 
 def test_an_empty_list_says_what_that_means(
