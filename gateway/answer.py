@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -12,8 +12,10 @@ from engine.protocol.frames import Event, Failed, StreamEvent
 from gateway.backends.base import Stream, is_terminal
 from gateway.errors import of_failed
 from gateway.estimate import prompt_tokens
+from gateway.headers import told
 from gateway.ledger.account import Account
-from gateway.telemetry.metrics import Meter, Metrics, Timing
+from gateway.legibility import Legibility
+from gateway.telemetry.metrics import Meter, Metrics, Spent, Timing
 from gateway.verdict import Verdict
 from gateway.visit import Visit
 from policies.base import Transformer
@@ -24,8 +26,10 @@ from policies.request import Request
 class Answer:
     """An answer on its way. Use it as a context manager: leaving it settles and frees all.
 
-    stream: where it comes from; set before the block is entered. When there will be none, call
-            `settle` instead
+    stream:   where it comes from; set before the block is entered. When there will be none, call
+              `settle` instead
+    degraded: by policy, what the model that answers does less well than was decided
+    afterwards: called once, when it was answered whole
     """
 
     stream: Stream
@@ -49,18 +53,15 @@ class Answer:
         self._account = account
         self._meter: Meter | None = None
         self._transformers = _transformers(request, verdicts, context)
+        self._legibility = Legibility.of(request)
         self._ended = False
+        self.degraded: dict[str, str] = {}
+        self.afterwards: Callable[[], None] | None = None
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
         """What the client is told about the way its request went."""
-        decisions = [_told(verdict) for verdict in self._verdicts]
-        told = {"x-fewer-route": self._route, "x-fewer-model": self._visit.model}
-        told["x-fewer-cache"] = self._visit.cache
-        if saved_tokens := self._visit.saved_tokens:
-            told["x-fewer-tokens-saved"] = str(saved_tokens)
-        told["x-fewer-decisions"] = json.dumps(decisions, separators=(",", ":"))
-        return [(name.encode(), value.encode()) for name, value in told.items() if value]
+        return told(self._visit, self._verdicts, self._context, self.degraded)
 
     async def receive(self) -> list[StreamEvent]:
         """The next events, at least one, the last of them a terminal at the end."""
@@ -75,7 +76,12 @@ class Answer:
         self._meter.observe(events)
         if events and is_terminal(events[-1]):
             self._note(events[-1])
-        return self._transformed(events) if self._transformers else events
+            await self._settle_limits()
+        if self._transformers:
+            events = self._transformed(events)
+        if self._legibility is not None:
+            self._legibility.feed(events)
+        return events
 
     async def __aenter__(self) -> Self:
         self._account.open()
@@ -100,6 +106,18 @@ class Answer:
         elif self._visit.reused and isinstance(terminal, Event) and terminal.usage is not None:
             usage = terminal.usage
             self._visit.saved_tokens = usage.prompt_tokens + usage.completion_tokens
+
+    async def _settle_limits(self) -> None:
+        """Before the client hears of the end: what it asks next finds what is left."""
+        if (reservation := self._visit.reservation) is not None:
+            spent = self._spent()
+            await reservation.settle(spent, self._account.dollars(spent))
+
+    def _spent(self) -> Spent:
+        """On this request."""
+        if self._meter is None or self._visit.reused:
+            return Spent()
+        return self._meter.spent(partial(prompt_tokens, self.request))
 
     def _transformed(self, events: list[StreamEvent]) -> list[StreamEvent]:
         for transformer in self._transformers:
@@ -127,22 +145,19 @@ class Answer:
             code = error.code
         elif not self._ended:
             code = code or Cancelled.code
+        visit.unparsed = code is None and bool(self._legibility and self._legibility.failed)
         for verdict in self._verdicts:
             outcome = Outcome(code, visit.spent.completion_tokens, timing.cut, verdict.arm)
             verdict.policy.settled(self._context, outcome)
+        if visit.reservation is not None:
+            spent = self._spent()
+            visit.reservation.settle_later(spent, self._account.dollars(spent))
         self._account.close(self.request, self._verdicts, timing, code)
-
-
-def _told(verdict: Verdict) -> dict[str, str]:
-    told = {
-        "policy": verdict.policy.name,
-        "mode": verdict.mode,
-        "action": verdict.decision.action,
-        "reason": verdict.decision.reason,
-    }
-    return told | {"arm": verdict.arm} if verdict.arm else told
+        if code is None and self.afterwards is not None:
+            self.afterwards()
 
 
 def _transformers(request: Request, verdicts: list[Verdict], context: Context) -> list[Transformer]:
-    made = (v.policy.transformer(request, context) for v in verdicts if v.obeyed)
+    """Of all policies that have a say, those whose control arm has one among them."""
+    made = (v.policy.transformer(request, context) for v in verdicts if v.applied is not None)
     return [transformer for transformer in made if transformer is not None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 from starlette.middleware.cors import CORSMiddleware
@@ -12,19 +13,27 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.backends.base import Backend
 from gateway.backends.pool import Backends
+from gateway.budgets import headers as limit_headers
+from gateway.budgets.budgets import Budgets
+from gateway.budgets.stores import store_of
 from gateway.cache.stores import sharing_of
 from gateway.config import Config
 from gateway.drain import Drain
 from gateway.faces import pages
+from gateway.faces.admin import AdminFace
 from gateway.faces.chat import CHAT
 from gateway.faces.completions import COMPLETIONS
 from gateway.faces.embeddings import EmbeddingsFace
 from gateway.faces.endpoint import Methods, NothingHere
+from gateway.faces.feedback import FeedbackFace
 from gateway.faces.generation import Format, GenerationFace
 from gateway.faces.health import HealthFace, MetricsFace
 from gateway.faces.ledger import LedgerFace
 from gateway.faces.models import ModelsFace
 from gateway.garbage import collecting_when_idle
+from gateway.history.asking import History
+from gateway.history.children import Children
+from gateway.history.records import Records
 from gateway.ledger.ledger import Ledger
 from gateway.middleware.access_log import AccessLogMiddleware
 from gateway.middleware.errors import ErrorMiddleware
@@ -32,10 +41,12 @@ from gateway.middleware.guard import GuardMiddleware
 from gateway.middleware.limits import LimitsMiddleware
 from gateway.middleware.request_id import RequestIdMiddleware
 from gateway.pipeline import Pipeline
+from gateway.recorder.recorder import Recorder
 from gateway.reload import Live, following
 from gateway.routes import Routes
 from gateway.serving import Serving
 from gateway.stores.database import beside
+from gateway.stores.key_desk import KeyDesk
 from gateway.stores.keys import KeyStore
 from gateway.stores.ledger import LedgerStore
 from gateway.telemetry.metrics import Metrics
@@ -52,8 +63,12 @@ TOLD_HEADERS = (
     "x-fewer-route",
     "x-fewer-model",
     "x-fewer-decisions",
+    "x-fewer-debug",
     "x-fewer-cache",
     "x-fewer-tokens-saved",
+    *limit_headers.NAMES,
+    "retry-after",
+    "x-should-retry",
 )
 
 
@@ -88,8 +103,8 @@ def build(
 
 
 class Gateway:
-    """The ASGI application. Metrics, keys, ledger, answers, pages and the drain outlast every
-    configuration."""
+    """The ASGI application. Metrics, keys, ledger, answers, what is used of limits, pages and the
+    drain outlast every configuration."""
 
     def __init__(
         self,
@@ -104,7 +119,13 @@ class Gateway:
         self._metrics, self._drain = Metrics(), Drain(config.server.drain_s)
         self._tenants = tenants
         self._ledger = Ledger(ledger, self._metrics)
+        self._recorder = Recorder(self._metrics)
         self._sharing = sharing_of(config, self._metrics)
+        self._desk = KeyDesk(tenants.store)
+        self._budgets = Budgets(partial(store_of, config), self._metrics)
+        children = Children(self._metrics)
+        self._history = History(Records.of(config, self._metrics), children)
+        self._drain.at_start(children.close)
         self._pages = pages.routes()
         self._tune_garbage = tune_garbage
         self._live = live
@@ -131,8 +152,18 @@ class Gateway:
         """Every page there is. Bodies are read and limited where a page takes one."""
         routes, metrics, drain = Routes(config), self._metrics, self._drain
         self._ledger.keep(config.ledger)
+        self._budgets.keep(config.limits)
+        self._recorder.keep(config.recorder)
         pipeline = Pipeline(
-            config, routes, backends, metrics, ledger=self._ledger, sharing=self._sharing
+            config,
+            routes,
+            backends,
+            metrics,
+            ledger=self._ledger,
+            sharing=self._sharing,
+            budgets=self._budgets,
+            history=self._history,
+            recorder=self._recorder,
         )
         models = ModelsFace(config, routes)
         health = HealthFace(routes, backends, drain)
@@ -146,10 +177,15 @@ class Gateway:
         return [
             Route("/v1/chat/completions", generation(CHAT)),
             Route("/v1/completions", generation(COMPLETIONS)),
-            Route("/v1/embeddings", post(EmbeddingsFace(config, pipeline, drain, metrics))),
+            Route(
+                "/v1/embeddings",
+                post(EmbeddingsFace(config, pipeline, drain, metrics, self._budgets)),
+            ),
             Route("/v1/models", Methods(GET=models.all)),
             Route("/v1/models/{name:path}", Methods(GET=models.one)),
             Route("/v1/ledger", Methods(GET=LedgerFace(self._ledger))),
+            Route("/v1/feedback", post(FeedbackFace(self._ledger))),
+            *AdminFace(config, self._desk, self._budgets).pages(),
             Route(LIVE, Methods(GET=health.live)),
             Route(READY, Methods(GET=health.ready)),
             Route("/metrics", Methods(GET=MetricsFace(metrics))),
@@ -161,8 +197,12 @@ class Gateway:
         """From the start of the server to its end, which ends all that still runs."""
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._ledger.running())
+            await stack.enter_async_context(self._recorder.running())
             stack.push_async_callback(self._serving.aclose)
+            stack.push_async_callback(self._budgets.aclose)
+            stack.callback(self._desk.close)
             stack.push_async_callback(self._sharing.aclose)
+            stack.push_async_callback(self._history.aclose)
             stack.callback(self._drain.cut)
             if self._live is not None:
                 await stack.enter_async_context(following(self._live, self.exchange))

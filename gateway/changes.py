@@ -12,8 +12,9 @@ from collections.abc import Mapping
 import msgspec
 from msgspec.structs import replace
 
-from gateway.config import Config, ModelConfig, RouteConfig
+from gateway.config import Config, LimitsConfig, ModelConfig, RouteConfig
 
+_FIXED_LIMITS = ("store", "deadline_ms")
 _FIXED_SERVER = ("host", "port", "workers", "drain_s")
 
 
@@ -36,6 +37,8 @@ def applicable(wanted: Config, current: Config, first: Config) -> Applicable:
         server=replace(wanted.server, **{f: getattr(current.server, f) for f in _FIXED_SERVER}),
         store=current.store,
         cache=current.cache,
+        records=current.records,
+        limits=_limits(wanted.limits, current.limits),
         engine=current.engine,
         models=_without_strangers(models),
         routes=routes,
@@ -45,6 +48,11 @@ def applicable(wanted: Config, current: Config, first: Config) -> Applicable:
     if not models:
         config = replace(current, server=config.server)
     return Applicable(config, [*_postponed(wanted, first)])
+
+
+def _limits(wanted: LimitsConfig, current: LimitsConfig) -> LimitsConfig:
+    """The store that is in use stays."""
+    return replace(wanted, **{field: getattr(current, field) for field in _FIXED_LIMITS})
 
 
 def _models(wanted: Config, current: Config, first: Config) -> dict[str, ModelConfig]:
@@ -104,7 +112,13 @@ def _postponed(wanted: Config, first: Config) -> list[str]:
         for field in _FIXED_SERVER
         if getattr(wanted.server, field) != getattr(first.server, field)
     ]
-    keys += [key for key in ("store", "cache") if getattr(wanted, key) != getattr(first, key)]
+    keys += [
+        f"limits.{field}"
+        for field in _FIXED_LIMITS
+        if getattr(wanted.limits, field) != getattr(first.limits, field)
+    ]
+    whole = ("store", "cache", "records")
+    keys += [key for key in whole if getattr(wanted, key) != getattr(first, key)]
     keys += [
         f"engine.{field}"
         for field, value in msgspec.structs.asdict(wanted.engine).items()

@@ -16,30 +16,47 @@ from msgspec.structs import replace
 
 from engine.protocol.errors import ConfigError
 from gateway.backends.script import Script
-from gateway.config_checks import check_history, check_sampling
+from gateway.config_checks import (
+    check_agent,
+    check_history,
+    check_limits,
+    check_output,
+    check_sampling,
+    read_schema,
+)
 from gateway.config_file import Document, decode, read, suggestion
 from gateway.config_policies import (
+    AgentConfig,
     BudgetConfig,
     CoalesceConfig,
     DedupConfig,
     ExactCacheConfig,
     HistoryConfig,
+    InputConfig,
+    LearnConfig,
     RouteCacheConfig,
+    RoutingConfig,
+    ShapeConfig,
 )
 from gateway.config_sections import (
     CacheConfig,
     Config,
     LedgerConfig,
+    LimitsConfig,
     ModelConfig,
     Price,
+    RecorderConfig,
+    RecordsConfig,
     RouteConfig,
     SamplingConfig,
     ServerConfig,
     default_store,
 )
 from gateway.config_values import Secret
+from gateway.routing.settings import check_routing, read_routers
 
 __all__ = [
+    "AgentConfig",
     "BudgetConfig",
     "CacheConfig",
     "CoalesceConfig",
@@ -47,14 +64,20 @@ __all__ = [
     "DedupConfig",
     "ExactCacheConfig",
     "HistoryConfig",
+    "InputConfig",
+    "LearnConfig",
     "LedgerConfig",
+    "LimitsConfig",
     "ModelConfig",
     "Price",
+    "RecorderConfig",
+    "RecordsConfig",
     "RouteCacheConfig",
     "RouteConfig",
     "SamplingConfig",
     "Secret",
     "ServerConfig",
+    "ShapeConfig",
     "default_config",
     "load",
 ]
@@ -101,7 +124,9 @@ def resolve(document: Document, folder: Path, environ: Mapping[str, str]) -> Con
         document.fail(("models",), "name at least one model.")
     _check_names(document, config)
     _check_engine(document, config)
-    _check_cache(document, config.cache.store.reveal())
+    _check_store(document, "cache", config.cache.store.reveal())
+    _check_store(document, "limits", config.limits.store.reveal())
+    _check_store(document, "records", config.records.store.reveal())
     models = {
         name: _model(document, ("models", name), name, model, config, folder)
         for name, model in config.models.items()
@@ -109,9 +134,24 @@ def resolve(document: Document, folder: Path, environ: Mapping[str, str]) -> Con
     for name, route in config.routes.items():
         _known(document, ("routes", name, "model"), route.model, models)
         check_sampling(document, ("routes", name), route.sampling)
+        check_routing(document, ("routes", name, "route"), route, models)
         check_history(document, ("routes", name, "history"), route, config)
+        check_output(document, ("routes", name), route)
+        check_agent(document, ("routes", name), route)
+        check_limits(document, ("routes", name, "limits"), route, config)
     _check_aliases(document, config)
-    return replace(config, models=models, default_route=_default_route(document, config))
+    return replace(
+        config,
+        models=models,
+        default_route=_default_route(document, config),
+        recorder=_recorder(config, folder),
+    )
+
+
+def _recorder(config: Config, folder: Path) -> RecorderConfig | None:
+    if (recorder := config.recorder) is None:
+        return None
+    return replace(recorder, path=folder.absolute() / recorder.path.expanduser())
 
 
 def _spell_out(document: Document, folder: Path, environ: Mapping[str, str]) -> None:
@@ -125,6 +165,18 @@ def _spell_out(document: Document, folder: Path, environ: Mapping[str, str]) -> 
     engine = document.data.get("engine")
     if isinstance(engine, dict) and engine.get("threads") == "auto":
         engine["threads"] = 0
+    _read_schemas(document, folder)
+    read_routers(document, folder)
+
+
+def _read_schemas(document: Document, folder: Path) -> None:
+    """Before the types are checked: a file of the wrong form is found where it is named."""
+    routes = document.data.get("routes")
+    for name, route in routes.items() if isinstance(routes, dict) else ():
+        shape = route.get("shape") if isinstance(route, dict) else None
+        if isinstance(shape, dict) and "schema" in shape:
+            key = ("routes", name, "shape", "schema")
+            shape["schema"] = read_schema(document, key, shape["schema"], folder)
 
 
 def _model(
@@ -215,12 +267,12 @@ def _check_engine(document: Document, config: Config) -> None:
             document.fail(("engine", field), f"must be at least {least}, not {value}.")
 
 
-def _check_cache(document: Document, store: str) -> None:
+def _check_store(document: Document, section: str, store: str) -> None:
     """The address is not shown: it may hold a password."""
     parts = urlsplit(store)
     place = parts.path if parts.scheme == "unix" else parts.hostname
     if store not in ("memory", "sqlite") and not (parts.scheme in _REDIS and place):
-        document.fail(("cache", "store"), "must be memory, sqlite or redis://HOST:PORT/DATABASE.")
+        document.fail((section, "store"), "must be memory, sqlite or redis://HOST:PORT/DATABASE.")
 
 
 def _check_aliases(document: Document, config: Config) -> None:

@@ -14,12 +14,17 @@ import msgspec
 from msgspec import Meta
 
 from engine.protocol.settings import EngineSettings
+from gateway.budgets.limits import Limits
 from gateway.config_policies import (
+    AgentConfig,
     BudgetConfig,
     CoalesceConfig,
     DedupConfig,
     HistoryConfig,
+    InputConfig,
     RouteCacheConfig,
+    RoutingConfig,
+    ShapeConfig,
 )
 from gateway.config_values import Count, Dollars, Seconds, Secret, Section
 
@@ -113,6 +118,7 @@ class ModelConfig(Section, frozen=True):
     first_token_timeout_s:  and its first token must be here after this long
     max_concurrency:        requests at once; more wait for a slot
     images:     openai: `accepted` passes image parts on, `refused` answers 400
+    schemas:    openai: `accepted` passes a route's JSON Schema on; for others it is an instruction
     sampling:   what the model's makers recommend, for requests that do not say
     """
 
@@ -130,6 +136,7 @@ class ModelConfig(Section, frozen=True):
     first_token_timeout_s: Seconds = 120.0
     max_concurrency: Count = 256
     images: Literal["accepted", "refused"] = "accepted"
+    schemas: Literal["accepted", "refused"] = "accepted"
     sampling: SamplingConfig | None = None
 
 
@@ -150,6 +157,21 @@ class CacheConfig(Section, frozen=True):
     deadline_ms: Count = 100
 
 
+class RecordsConfig(Section, frozen=True):
+    """Where records of conversations are kept: text that a model wrote about what clients said.
+
+    store:       as that of `cache`; the file is `fewer.history.sqlite3`
+    max_mb:      room for all of them
+    ttl_s:       how long one is kept
+    deadline_ms: what a request looks for must be found by then; else it goes on without
+    """
+
+    store: Secret = Secret("memory")
+    max_mb: Count = 16
+    ttl_s: Seconds = 604_800.0
+    deadline_ms: Count = 100
+
+
 class LedgerConfig(Section, frozen=True):
     """What is kept of each request, without a word of it.
 
@@ -159,6 +181,38 @@ class LedgerConfig(Section, frozen=True):
 
     retention_days: Count = 90
     max_rows: Count = 1_000_000
+
+
+class LimitsConfig(Section, frozen=True):
+    """Where it is counted what keys, tenants and routes have used of their limits.
+
+    store:       `memory`, each worker its own; `sqlite`, a file beside `store`, for the workers of
+                 one machine; or `redis://…`, for all gateways that share one. May hold a password
+    deadline_ms: the store must have answered by then; else it is away
+    when_away:   `local` counts in each worker meanwhile, `open` lets everything through, `closed`
+                 nothing that is limited
+    each_tenant: limits of every tenant that has none of its own
+    """
+
+    store: Secret = Secret("sqlite")
+    deadline_ms: Count = 250
+    when_away: Literal["open", "closed", "local"] = "local"
+    each_tenant: Limits | None = None
+
+
+class RecorderConfig(Section, frozen=True):
+    """Every request as a line of a file, for `fewer replay`.
+
+    path:    of the file that grows; older ones lie beside it as PATH.1, PATH.2, …
+    content: `none` writes sizes and hashes, `full` also what clients wrote
+    max_mb:  of one file
+    files:   that are kept, the one that grows included
+    """
+
+    path: Path
+    content: Literal["none", "full"] = "none"
+    max_mb: Count = 64
+    files: Count = 5
 
 
 class RouteConfig(Section, frozen=True):
@@ -172,6 +226,11 @@ class RouteConfig(Section, frozen=True):
     sampling:      goes before what its models recommend
     cache:         which answers are kept for the same request
     coalesce:      which requests share an answer that is on its way
+    shape:         what answers look like
+    input:         how long a prompt may be
+    agent:         how far a model may go on by itself
+    limits:        what all its requests together may use
+    route:         which model answers, where it is not always the same
     """
 
     model: str
@@ -182,6 +241,17 @@ class RouteConfig(Section, frozen=True):
     sampling: SamplingConfig | None = None
     cache: RouteCacheConfig = RouteCacheConfig()
     coalesce: CoalesceConfig = CoalesceConfig()
+    shape: ShapeConfig | None = None
+    input: InputConfig | None = None
+    agent: AgentConfig | None = None
+    limits: Limits | None = None
+    route: RoutingConfig | None = None
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """Models that may be chosen in place of `model`."""
+        active = self.route is not None and self.route.mode == "active"
+        return self.route.models if active and self.route is not None else ()
 
 
 class Config(Section, frozen=True):
@@ -189,6 +259,7 @@ class Config(Section, frozen=True):
 
     store:         file of what must last (keys); spelled `sqlite` or `sqlite:PATH`. The ledger is
                    a file of its own beside it
+    recorder:      None records nothing
     aliases:       other names for routes and models
     default_route: for requests that name no model; the only route, if there is one
     """
@@ -196,7 +267,10 @@ class Config(Section, frozen=True):
     server: ServerConfig = ServerConfig()
     store: Path = msgspec.field(default_factory=lambda: default_store(os.environ))
     ledger: LedgerConfig = LedgerConfig()
+    recorder: RecorderConfig | None = None
     cache: CacheConfig = CacheConfig()
+    records: RecordsConfig = RecordsConfig()
+    limits: LimitsConfig = LimitsConfig()
     engine: EngineSettings = EngineSettings()
     models: dict[str, ModelConfig] = msgspec.field(default_factory=dict)
     aliases: dict[str, str] = msgspec.field(default_factory=dict)
@@ -213,7 +287,11 @@ class Config(Section, frozen=True):
     def engine_settings(self, model: str) -> EngineSettings:
         """What the engine of a gguf model is started with: the longest window asked of it."""
         own = self.models[model].max_model_len or self.engine.max_model_len
-        asked = [r.max_model_len or 0 for r in self.routes.values() if r.model == model]
+        asked = [
+            route.max_model_len or 0
+            for route in self.routes.values()
+            if model in (route.model, *route.chosen)
+        ]
         return msgspec.structs.replace(self.engine, max_model_len=max([own, *asked]))
 
     def window(self, model: str) -> int | None:

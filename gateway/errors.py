@@ -5,6 +5,8 @@ ClientError
 │   └── MethodNotAllowed   405  the page exists, for another method
 ├── InvalidRequest
 │   └── UnsupportedMedia   415  not JSON, or compressed
+├── RateLimited
+│   └── QuotaExceeded      429  a budget is used up; waiting will not help before its period ends
 └── BodyTooSlow            408  the body was not complete in time
 Cancelled
 └── SlowReader             499  the client stopped reading; its connection is cut
@@ -20,6 +22,7 @@ from engine.protocol.errors import (
     FewerError,
     InvalidRequest,
     NotFound,
+    RateLimited,
     from_code,
 )
 from engine.protocol.frames import Failed
@@ -37,6 +40,12 @@ class MethodNotAllowed(NotFound):
 
 class UnsupportedMedia(InvalidRequest):
     status, code = 415, "unsupported_media_type"
+
+
+class QuotaExceeded(RateLimited):
+    """Named as OpenAI names it."""
+
+    type = code = "insufficient_quota"
 
 
 class BodyTooSlow(ClientError):

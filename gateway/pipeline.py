@@ -1,6 +1,7 @@
 """The way of a request from its canonical form to an answer. Faces come before and after.
 
-    match route -> defaults -> policies -> candidates -> backend -> event transformers -> settle
+    match route -> defaults -> policies -> reserve -> candidates -> backend -> event transformers
+    -> settle
 
 Each stage is one function. What is known along the way goes into the request's `Visit`.
 """
@@ -8,11 +9,13 @@ Each stage is one function. What is known along the way goes into the request's 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
+from functools import partial
 
 from engine.protocol.errors import ContextLengthExceeded
 from gateway.answer import Answer
 from gateway.attempts import Attempts
 from gateway.backends.base import Backend, Call, Stream
+from gateway.budgets.budgets import Budgets
 from gateway.cache.control import parse
 from gateway.cache.flights import Note
 from gateway.cache.sharing import Asked, Sharing
@@ -20,12 +23,15 @@ from gateway.cache.terms import terms_of
 from gateway.candidates import fitting
 from gateway.config import Config, ModelConfig
 from gateway.deciding import Deciding, check
+from gateway.history.asking import Asking, History
 from gateway.ledger.account import Account
 from gateway.ledger.ledger import Ledger
 from gateway.policy_answer import AnsweredStream
+from gateway.recorder.recorder import Recorder
 from gateway.route_policies import policies_of
 from gateway.routes import Route, Routes
 from gateway.sampling import SamplingDefaults
+from gateway.shaping import degraded
 from gateway.stores.ledger import LedgerStore
 from gateway.telemetry.metrics import Metrics
 from gateway.tenants import Tenant
@@ -50,10 +56,13 @@ class Pipeline:
         policies: Mapping[str, list[Policy]] | None = None,
         ledger: Ledger | None = None,
         sharing: Sharing | None = None,
+        budgets: Budgets | None = None,
+        history: History | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         """policies: by route; built from the configuration unless given.
-        ledger, sharing: outlast the pipeline; without them what is written down, and what is
-                  kept for others, ends with it
+        ledger, sharing, budgets, history: outlast the pipeline; without them what is written down,
+                  kept for others, counted, and known of conversations, ends with it
         """
         self._config = config
         self._routes = routes
@@ -61,8 +70,19 @@ class Pipeline:
         self._metrics = metrics
         self._ledger = ledger or Ledger(LedgerStore(None), metrics)
         self._sharing = sharing or Sharing.in_memory(metrics)
+        self._budgets = budgets or Budgets.in_memory(metrics)
+        self._recorder = recorder or Recorder(metrics)
+        self._asking = Asking(
+            config,
+            self._backends,
+            metrics,
+            self._ledger,
+            self._budgets,
+            history or History.in_memory(metrics),
+        )
         policies = policies or {
-            name: policies_of(route.config) for name, route in routes.by_name.items()
+            name: policies_of(route.config, config.window(route.candidates[0]))
+            for name, route in routes.by_name.items()
         }
         self._deciding = Deciding(policies, self._ledger, metrics)
 
@@ -84,14 +104,19 @@ class Pipeline:
         conversation = conversation_of(request) if asked else ""
         context = Context(route.name, tenant.name, conversation)
         defaults = SamplingDefaults(self._config, route, request)
-        request, verdicts = self._deciding.decide(defaults.fill(request), context)
-        account = Account(self._ledger, self._config.models, visit, context)
+        recall = partial(self._asking.known, visit.known_tenant)
+        request, verdicts = await self._deciding.decide(defaults.fill(request), context, recall)
+        account = Account(self._ledger, self._config.models, visit, context, self._recorder)
         answer = Answer(request, route.name, visit, verdicts, context, self._metrics, account)
+        answer.afterwards = partial(self._asking.begin, verdicts, context, route, visit)
         try:
             check(verdicts)
+            await self._budgets.admit(request, route, self._config, visit)
             answer.stream = await self._start(
                 request, route, defaults, verdicts, visit, traceparent
             )
+            if visit.model:
+                answer.degraded = degraded(request, self._backends[visit.model].capabilities)
         except BaseException as error:
             answer.settle(error)
             if isinstance(error, ContextLengthExceeded) and _is_uncut(request, route):
@@ -147,7 +172,8 @@ class Pipeline:
 
 def _identity(name: str, model: ModelConfig) -> list[str | None]:
     """What answers change with: where they come from, not how we get there."""
-    return [name, model.gguf, model.engine, model.openai, str(model.scripted), model.model]
+    sources = (model.gguf, model.engine, model.openai, str(model.scripted))
+    return [name, *sources, model.model, model.schemas]
 
 
 def _is_uncut(request: Request, route: Route) -> bool:

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from gateway.budgets.reservation import Reservation
 from gateway.telemetry.metrics import Spent
 from gateway.tenants import Tenant
 
@@ -33,6 +34,10 @@ class Visit:
     cache_control: the client's header
     cache:   where its answer came from; empty before that
     saved_tokens:  of a reused answer, as soon as they are known: prompt and output
+    debug:   the client wants the whole record of what was decided
+    unparsed: a program cannot read the answer that it asked for
+    reservation:   what it has taken of its limits; None where it has none
+    limit_headers: what the client is told of them
     """
 
     id: str
@@ -50,6 +55,10 @@ class Visit:
     cache_control: str | None = None
     cache: Source | Literal[""] = ""
     saved_tokens: int = 0
+    debug: bool = False
+    unparsed: bool = False
+    reservation: Reservation | None = None
+    limit_headers: list[tuple[bytes, bytes]] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:

@@ -14,11 +14,13 @@ from engine.protocol.errors import (
     ServiceError,
 )
 from gateway.backends.base import Backend
+from gateway.budgets.budgets import Budgets
 from gateway.config import Config
 from gateway.drain import Drain
 from gateway.errors import with_tried
 from gateway.estimate import input_tokens
 from gateway.faces.endpoint import send_json
+from gateway.ledger.machine import dollars
 from gateway.lifeline import Lifeline
 from gateway.middleware.limits import whole_body
 from gateway.pipeline import Pipeline
@@ -27,11 +29,19 @@ from gateway.visit import Visit, header, visit_of
 
 
 class EmbeddingsFace:
-    def __init__(self, config: Config, pipeline: Pipeline, drain: Drain, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        config: Config,
+        pipeline: Pipeline,
+        drain: Drain,
+        metrics: Metrics,
+        budgets: Budgets,
+    ) -> None:
         self._config = config
         self._pipeline = pipeline
         self._drain = drain
         self._metrics = metrics
+        self._budgets = budgets
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = parse(await whole_body(receive))
@@ -47,8 +57,8 @@ class EmbeddingsFace:
         lifeline = Lifeline(receive)
         with self._drain.admit(lifeline):
             async with lifeline:
-                answer = await self._embed(body, able, visit)
-        visit.spent = _spent(body, answer)
+                await self._budgets.admit_embeddings(body["input"], route, self._config, visit)
+                answer = await self._embed_within(body, able, visit)
         self._metrics.count(route.name, visit.model, visit.spent)
         await send_json(
             send,
@@ -58,6 +68,23 @@ class EmbeddingsFace:
                 (b"x-fewer-model", visit.model.encode()),
             ],
         )
+
+    async def _embed_within(
+        self, body: dict[str, Any], backends: list[Backend], visit: Visit
+    ) -> dict[str, Any]:
+        """The answer, with what was spent on it noted and settled."""
+        try:
+            answer = await self._embed(body, backends, visit)
+            visit.spent = _spent(body, answer)
+            if (reservation := visit.reservation) is not None:
+                await reservation.settle(visit.spent, self._dollars(visit))
+            return answer
+        finally:
+            if visit.reservation is not None:
+                visit.reservation.settle_later(Spent(), None)
+
+    def _dollars(self, visit: Visit) -> float | None:
+        return dollars(self._config.models[visit.model].price, visit.spent, machine_s=0.0)
 
     async def _embed(
         self, body: dict[str, Any], backends: list[Backend], visit: Visit

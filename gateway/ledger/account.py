@@ -15,6 +15,7 @@ from gateway.telemetry.metrics import Spent, Timing
 from gateway.verdict import Verdict
 from gateway.visit import Visit
 from policies.context import Context
+from policies.repeats import asks_again
 from policies.request import Request
 
 _MOST_TOKENS = 10**12
@@ -31,6 +32,7 @@ class Account:
         self._visit = visit
         self._context = context
         self._opened: tuple[str, float] | None = None
+        self._machine_s = 0.0
 
     def open(self) -> None:
         """From now on the model that answers is shared with this request."""
@@ -64,21 +66,28 @@ class Account:
             per_token_s=timing.per_token_s,
             queue_ms=timing.queue_ms,
             seconds=visit.seconds,
-            dollars=self._dollars(spent),
+            dollars=self.dollars(spent),
+            choices=request.choices,
             rulings=tuple(map(_ruling, verdicts)),
+            call_id=visit.call_id,
+            request_id=visit.id if visit.id != visit.call_id else None,
+            unparsed=visit.unparsed,
+            repeated=asks_again(verdicts[0].before if verdicts else request),
+            accepted_tokens=_stored(timing.accepted_tokens),
+            rejected_tokens=_stored(timing.rejected_tokens),
         )
         self._ledger.record(entry)
 
-    def _dollars(self, spent: Spent) -> float | None:
-        """None for a model without a price. What no model was asked for costs nothing."""
-        machine_s = 0.0
+    def dollars(self, spent: Spent) -> float | None:
+        """What the answer has cost, which has ended; None for a model without a price. What no
+        model was asked for costs nothing."""
         if self._opened is not None:
-            model, entered_s = self._opened
-            machine_s = self._ledger.machine(model).leave(entered_s)
+            (model, entered_s), self._opened = self._opened, None
+            self._machine_s = self._ledger.machine(model).leave(entered_s)
         visit = self._visit
         if visit.reused or not visit.model:
             return 0.0
-        return dollars(self._models[visit.model].price, spent, machine_s)
+        return dollars(self._models[visit.model].price, spent, self._machine_s)
 
 
 def _stored(tokens: int) -> int:
@@ -102,10 +111,12 @@ def _ruling(verdict: Verdict) -> Ruling:
 
 
 def _cut_tokens(verdict: Verdict) -> int:
-    """Prompt tokens that the decision takes out, by estimate."""
+    """Prompt tokens that the decision takes out, by the policy's own count or else an estimate."""
     before, after = verdict.before, verdict.decision.request
     if verdict.decision.action == "answer":
         return prompt_tokens(before)
+    if (told := verdict.decision.prompt) is not None:
+        return told.before - told.after
     if after is None or (after.messages is before.messages and after.tools is before.tools):
         return 0
     return prompt_tokens(before) - prompt_tokens(after)

@@ -41,7 +41,7 @@ class ErrorMiddleware:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        progress = _Progress(receive, send)
+        progress = _Progress(receive, send, scope)
         try:
             await self._app(scope, progress.receive, progress.send)
         except FewerError as error:
@@ -54,13 +54,15 @@ class ErrorMiddleware:
 
 
 class _Progress:
-    """How far request and response have come. Passes everything on as it is."""
+    """How far request and response have come. Passes everything on as it is; every answer says
+    what is left of the limits that its request is under."""
 
-    def __init__(self, receive: Receive, send: Send) -> None:
+    def __init__(self, receive: Receive, send: Send, scope: Scope) -> None:
         self.start: Message | None = None
         self.body_read = False
         self._receive = receive
         self._send = send
+        self._scope = scope
 
     async def receive(self) -> Message:
         message = await self._receive()
@@ -70,6 +72,8 @@ class _Progress:
     def send(self, message: Message) -> Awaitable[None]:
         if self.start is None:
             self.start = message
+            if limits := visit_of(self._scope).limit_headers:
+                message["headers"] = [*message["headers"], *limits]
         return self._send(message)
 
     async def linger(self) -> None:

@@ -46,6 +46,7 @@ class Timing(msgspec.Struct, frozen=True):
     per_token_s:   between first and last output, for each token after the first
     queue_ms:      in the engine's queue; None when the backend has not said
     cut:           a choice ended at its limit
+    accepted_tokens, rejected_tokens: of a prediction, as far as it was verified
     """
 
     first_token_s: float | None = None
@@ -53,6 +54,8 @@ class Timing(msgspec.Struct, frozen=True):
     queue_ms: float | None = None
     cached_tokens: int = 0
     cut: bool = False
+    accepted_tokens: int = 0
+    rejected_tokens: int = 0
 
 
 class Metrics:
@@ -109,6 +112,9 @@ class Metrics:
             "ledger_dropped", "Requests that the ledger lost: its store could not be written."
         )
 
+        self.recorder_dropped = self._counter(
+            "recorder_dropped", "Requests that were not recorded: the file could not be written."
+        )
         self.cache_requests = self._counter(
             "cache_requests",
             "Requests by where their answer came from: hit (kept), joined (on its way to another), "
@@ -131,6 +137,26 @@ class Metrics:
             "Room that kept answers take, where this process knows it.",
             registry=self._registry,
             multiprocess_mode="livesum",
+        )
+
+        self.children = self._counter(
+            "child_generations",
+            "Generations that policies asked for by themselves, by what came of them.",
+            "route",
+            "result",
+        )
+        self.record_store_errors = self._counter(
+            "record_store_errors", "Times that the store of conversations' records failed."
+        )
+        self.limit_refusals = self._counter(
+            "limit_refusals",
+            "Requests that a limit refused, by the limit, and whether a key's, a tenant's or a "
+            "route's.",
+            "limit",
+            "subject",
+        )
+        self.limit_store_errors = self._counter(
+            "limit_store_errors", "Times that the store of limits could not be used."
         )
 
     def count(self, route: str, model: str, spent: Spent) -> None:
@@ -217,6 +243,8 @@ class Meter:
             queue_ms=started.queue_ms if started else None,
             cached_tokens=cached,
             cut=self._cut,
+            accepted_tokens=usage.accepted_prediction_tokens if usage else 0,
+            rejected_tokens=usage.rejected_prediction_tokens if usage else 0,
         )
 
     def settle(self, estimate_prompt: Callable[[], int]) -> Spent:
@@ -224,11 +252,11 @@ class Meter:
 
         estimate_prompt: tokens of the prompt, asked for only when nobody has counted them
         """
-        spent = self._spent(estimate_prompt)
+        spent = self.spent(estimate_prompt)
         self._metrics.count(self._route, self._model, spent)
         return spent
 
-    def _spent(self, estimate_prompt: Callable[[], int]) -> Spent:
+    def spent(self, estimate_prompt: Callable[[], int]) -> Spent:
         """As the backend counted; of an answer that was cut off, what was seen of it."""
         usage, seen = self._usage, self._seen_tokens
         if usage is not None:
