@@ -1,0 +1,1 @@
+"""Routing beyond its pure decision: settings, router files, cascades, and training."""

@@ -1,0 +1,80 @@
+"""What a router goes by: a conversation up to the message of the user that decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Literal
+
+from policies.counting import message_tokens, text_tokens
+from policies.features import abridged
+from policies.request import Request
+
+Per = Literal["conversation", "turn"]
+"""Whose message decides: the user's first one, or the user's latest."""
+
+_IMAGE_PARTS = ("image_url", "input_image", "image")
+
+Message = dict[str, Any]
+
+
+class Prompt:
+    """Everything up to the deciding message. What follows it, answers and calls of tools and their
+    results, changes nothing, so that all steps of a turn are the same prompt."""
+
+    def __init__(self, request: Request, per: Per) -> None:
+        self._request = request
+        self._messages = _up_to_deciding(request.messages, per)
+
+    @cached_property
+    def text(self) -> str:
+        """Of the deciding message, or of the first prompt, as much as is looked at; empty where
+        there is none."""
+        if self._request.prompts:
+            first = self._request.prompts[0]
+            return abridged(first) if isinstance(first, str) else ""
+        last = self._messages[-1] if self._messages else {}
+        return abridged(_text_of(last)) if last.get("role") == "user" else ""
+
+    @cached_property
+    def tokens(self) -> int:
+        """Of the messages, or of the longest prompt, as `policies.counting` counts them."""
+        prompts = self._request.prompts
+        longest = max(
+            (text_tokens(p) if isinstance(p, str) else len(p) for p in prompts), default=0
+        )
+        return longest + sum(map(message_tokens, self._messages))
+
+    @property
+    def has_tools(self) -> bool:
+        """Are tools offered, or were any called? In the last step of a loop some clients offer
+        none."""
+        called = (m.get("role") == "tool" or m.get("tool_calls") for m in self._request.messages)
+        return bool(self._request.tools) or any(called)
+
+    @property
+    def has_images(self) -> bool:
+        return any(map(_has_image, self._messages))
+
+
+def _up_to_deciding(messages: Sequence[Message], per: Per) -> Sequence[Message]:
+    """All of them where the user has said nothing."""
+    places = [place for place, message in enumerate(messages) if message.get("role") == "user"]
+    if not places:
+        return messages
+    return messages[: (places[0] if per == "conversation" else places[-1]) + 1]
+
+
+def _text_of(message: Message) -> str:
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else ()
+    texts = (part.get("text") for part in parts if isinstance(part, dict))
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
+def _has_image(message: Message) -> bool:
+    content = message.get("content")
+    parts = content if isinstance(content, list) else ()
+    return any(isinstance(part, dict) and part.get("type") in _IMAGE_PARTS for part in parts)
