@@ -32,8 +32,13 @@ def fitting(
             )
     if len(able) < 2:
         return able
-    need = estimated_tokens(request)
-    return [able[0], *(name for name in able[1:] if (config.window(name) or need) >= need)]
+    return [able[0], *(name for name in able[1:] if fits(request, name, config))]
+
+
+def fits(request: Request, name: str, config: Config) -> bool:
+    """Is the model's window large enough, as far as it is known?"""
+    window = config.window(name)
+    return window is None or window >= estimated_tokens(request)
 
 
 def estimated_tokens(request: Request) -> int:
@@ -43,7 +48,7 @@ def estimated_tokens(request: Request) -> int:
     refusal is not shown.
     """
     longest = max(map(input_tokens, request.prompts), default=0)
-    output = 1 if request.clamp else request.max_tokens or 0
+    output = 1 if request.clamp else request.most_tokens or 0
     return conversation_tokens(request) + longest + output
 
 

@@ -28,6 +28,7 @@ from gateway.config_file import Document, decode, read, suggestion
 from gateway.config_policies import (
     AgentConfig,
     BudgetConfig,
+    CascadeConfig,
     CoalesceConfig,
     DedupConfig,
     ExactCacheConfig,
@@ -36,6 +37,7 @@ from gateway.config_policies import (
     LearnConfig,
     RouteCacheConfig,
     RoutingConfig,
+    RuleConfig,
     ShapeConfig,
 )
 from gateway.config_sections import (
@@ -59,6 +61,7 @@ __all__ = [
     "AgentConfig",
     "BudgetConfig",
     "CacheConfig",
+    "CascadeConfig",
     "CoalesceConfig",
     "Config",
     "DedupConfig",
@@ -74,6 +77,8 @@ __all__ = [
     "RecordsConfig",
     "RouteCacheConfig",
     "RouteConfig",
+    "RoutingConfig",
+    "RuleConfig",
     "SamplingConfig",
     "Secret",
     "ServerConfig",
@@ -136,7 +141,7 @@ def resolve(document: Document, folder: Path, environ: Mapping[str, str]) -> Con
         check_sampling(document, ("routes", name), route.sampling)
         check_routing(document, ("routes", name, "route"), route, models)
         check_history(document, ("routes", name, "history"), route, config)
-        check_output(document, ("routes", name), route)
+        check_output(document, ("routes", name), route, config)
         check_agent(document, ("routes", name), route)
         check_limits(document, ("routes", name, "limits"), route, config)
     _check_aliases(document, config)

@@ -142,13 +142,16 @@ class _Builder:
 
 
 def _decode(document: Document, data: Any, kind: Any, key: Key) -> Any:
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+    if _is_struct(kind):
         return _decode_struct(document, data, kind, key)
     if get_origin(kind) is dict:
         if not isinstance(data, dict):
             document.fail(key, f"must be a mapping of names, not {_shown(data)}.")
         inner = get_args(kind)[1]
         return {n: _decode(document, value, inner, (*key, n)) for n, value in data.items()}
+    if get_origin(kind) is tuple and isinstance(data, list) and _is_struct(get_args(kind)[0]):
+        item = get_args(kind)[0]
+        return tuple(_decode(document, v, item, (*key, str(i))) for i, v in enumerate(data))
     if get_origin(kind) is Literal and data not in get_args(kind):
         document.fail(key, f"must be one of {', '.join(get_args(kind))}, not {_shown(data)}.")
     optional = [k for k in get_args(kind) if k is not type(None)]
@@ -158,6 +161,10 @@ def _decode(document: Document, data: Any, kind: Any, key: Key) -> Any:
         return msgspec.convert(data, kind, strict=key not in document.filled, dec_hook=_construct)
     except msgspec.ValidationError as error:
         document.fail(key, f"{_plain(str(error))}, not {_shown(data)}.")
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
 def _decode_struct(

@@ -26,7 +26,7 @@ from gateway.config_policies import (
     RoutingConfig,
     ShapeConfig,
 )
-from gateway.config_values import Count, Dollars, Seconds, Secret, Section
+from gateway.config_values import Count, Dollars, FieldPath, Seconds, Secret, Section
 
 KeepAlive = Literal["comment", "chunk", "off"]
 
@@ -119,6 +119,7 @@ class ModelConfig(Section, frozen=True):
     max_concurrency:        requests at once; more wait for a slot
     images:     openai: `accepted` passes image parts on, `refused` answers 400
     schemas:    openai: `accepted` passes a route's JSON Schema on; for others it is an instruction
+    reasoning_field: openai: what the upstream calls the limit of what its model thinks
     sampling:   what the model's makers recommend, for requests that do not say
     """
 
@@ -137,6 +138,7 @@ class ModelConfig(Section, frozen=True):
     max_concurrency: Count = 256
     images: Literal["accepted", "refused"] = "accepted"
     schemas: Literal["accepted", "refused"] = "accepted"
+    reasoning_field: FieldPath | None = None
     sampling: SamplingConfig | None = None
 
 

@@ -7,8 +7,9 @@ Whoever acts on it must look at what it is blind to. https://github.com/dleemill
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
-from functools import cache
+from functools import cache, cached_property
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -38,12 +39,20 @@ class StaticEmbedding:
             from tokenizers import Tokenizer
 
             (vectors,) = load_file(weights).values()
-            self._tokenizer = Tokenizer.from_file(str(tokenizer))
+            self._tokenizer_file = tokenizer.read_bytes()
+            self._tokenizer = Tokenizer.from_buffer(self._tokenizer_file)
         except (ImportError, OSError) as error:
             raise SetupError(f"The text embedding cannot be loaded: {error}. {_ADVICE}") from error
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._vectors = vectors.astype(np.float32)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of its vectors and the file of its tokenizer: of two that differ another one."""
+        digest = hashlib.blake2b(self._vectors.tobytes(), digest_size=16)
+        digest.update(self._tokenizer_file)
+        return digest.hexdigest()
 
     @property
     def dimensions(self) -> int:

@@ -13,14 +13,12 @@ from functools import partial
 
 from engine.protocol.errors import ContextLengthExceeded
 from gateway.answer import Answer
-from gateway.attempts import Attempts
 from gateway.backends.base import Backend, Call, Stream
 from gateway.budgets.budgets import Budgets
 from gateway.cache.control import parse
 from gateway.cache.flights import Note
 from gateway.cache.sharing import Asked, Sharing
 from gateway.cache.terms import terms_of
-from gateway.candidates import fitting
 from gateway.config import Config, ModelConfig
 from gateway.deciding import Deciding, check
 from gateway.history.asking import Asking, History
@@ -30,6 +28,8 @@ from gateway.policy_answer import AnsweredStream
 from gateway.recorder.recorder import Recorder
 from gateway.route_policies import policies_of
 from gateway.routes import Route, Routes
+from gateway.routing.cascades import Cascades, Put
+from gateway.routing.plan import Plan, plan_of
 from gateway.sampling import SamplingDefaults
 from gateway.shaping import degraded
 from gateway.stores.ledger import LedgerStore
@@ -84,6 +84,7 @@ class Pipeline:
             name: policies_of(route.config, config.window(route.candidates[0]))
             for name, route in routes.by_name.items()
         }
+        self._cascades = Cascades(config, self._backends, self._ledger, metrics)
         self._deciding = Deciding(policies, self._ledger, metrics)
 
     def match(self, model: str, header: str | None, visit: Visit) -> Route:
@@ -102,7 +103,7 @@ class Pipeline:
         tenant = visit.known_tenant
         asked = self._deciding.has_any(route.name)
         conversation = conversation_of(request) if asked else ""
-        context = Context(route.name, tenant.name, conversation)
+        context = Context(route.name, tenant.name, conversation, model=route.candidates[0])
         defaults = SamplingDefaults(self._config, route, request)
         recall = partial(self._asking.known, visit.known_tenant)
         request, verdicts = await self._deciding.decide(defaults.fill(request), context, recall)
@@ -113,7 +114,7 @@ class Pipeline:
             check(verdicts)
             await self._budgets.admit(request, route, self._config, visit)
             answer.stream = await self._start(
-                request, route, defaults, verdicts, visit, traceparent
+                request, route, defaults, verdicts, visit, context, traceparent
             )
             if visit.model:
                 answer.degraded = degraded(request, self._backends[visit.model].capabilities)
@@ -134,6 +135,7 @@ class Pipeline:
         defaults: SamplingDefaults,
         verdicts: list[Verdict],
         visit: Visit,
+        context: Context,
         traceparent: str | None,
     ) -> Stream:
         for verdict in verdicts:
@@ -148,32 +150,31 @@ class Pipeline:
             weight=tenant.weight,
             traceparent=traceparent,
         )
-        names = fitting(request, route.candidates, self._backends, self._config)
-        models = self._config.models
+        plan = plan_of(request, route, verdicts, self._backends, self._config)
 
         def begin(note: Note) -> Awaitable[Stream]:
-            return Attempts(call, names, self._backends, models, defaults.fit, note).start()
+            return self._cascades.start(Put(plan, call, defaults.fit, note, visit, context))
 
         terms = terms_of(verdicts, request, parse(visit.cache_control))
         asked = Asked(
-            key=b"" if terms.is_alone else self._key(request, route, names, tenant),
-            backends=tuple(self._backends[name] for name in names),
-            model=names[0],
+            key=b"" if terms.is_alone else self._key(request, route, plan, tenant),
+            backends=tuple(self._backends[name] for name in plan.models),
+            models=plan.intended,
             choices=request.choices,
             route=route.name,
             terms=terms,
         )
         return await self._sharing.stream(asked, begin, visit)
 
-    def _key(self, request: Request, route: Route, names: list[str], tenant: Tenant) -> bytes:
-        models = [_identity(name, self._config.models[name]) for name in names]
-        return key_of(request, salt=tenant.salt, route=route.name, models=models)
+    def _key(self, request: Request, route: Route, plan: Plan, tenant: Tenant) -> bytes:
+        models = [_identity(name, self._config.models[name]) for name in plan.models]
+        return key_of(request, salt=tenant.salt, route=route.name, models=[*models, plan.terms])
 
 
 def _identity(name: str, model: ModelConfig) -> list[str | None]:
     """What answers change with: where they come from, not how we get there."""
     sources = (model.gguf, model.engine, model.openai, str(model.scripted))
-    return [name, *sources, model.model, model.schemas]
+    return [name, *sources, model.model, model.schemas, model.reasoning_field]
 
 
 def _is_uncut(request: Request, route: Route) -> bool:

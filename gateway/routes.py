@@ -12,11 +12,19 @@ SHOWN_NAME_CHARS = 64
 
 
 class Route(msgspec.Struct, frozen=True):
-    """candidates: models to try, in order: the route's own, then its fallbacks."""
+    """candidates: models to try, in order: the route's own, then its fallbacks
+    chosen:     models that its policy `route` may choose in their place, with their fallbacks
+    """
 
     name: str
     config: RouteConfig
     candidates: tuple[str, ...]
+    chosen: tuple[str, ...] = ()
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """All that may come to answer, each once, the route's own first."""
+        return tuple(dict.fromkeys((*self.candidates, *self.chosen)))
 
 
 class Routes:
@@ -30,13 +38,13 @@ class Routes:
 
     def __init__(self, config: Config) -> None:
         self.by_name = {
-            name: Route(name, route, _candidates(config, route.model))
+            name: Route(name, route, candidates_of(config, route.model), _chosen(config, route))
             for name, route in config.routes.items()
         }
-        used = {model for route in self.by_name.values() for model in route.candidates}
+        used = {model for route in self.by_name.values() for model in route.models}
         for model in config.models:
             if model not in used and model not in self.by_name:
-                own = Route(model, RouteConfig(model), _candidates(config, model))
+                own = Route(model, RouteConfig(model), candidates_of(config, model))
                 self.by_name[model] = own
         self._names = _all_names(config, self.by_name)
         self._public = [*(config.routes or self.by_name), *config.aliases]
@@ -82,15 +90,20 @@ def may_use(tenant: Tenant, route: str) -> bool:
     return tenant.allowed_routes is None or route in tenant.allowed_routes
 
 
-def _candidates(config: Config, model: str) -> tuple[str, ...]:
+def candidates_of(config: Config, model: str) -> tuple[str, ...]:
+    """The model, and then its fallbacks."""
     return (model, *config.models[model].fallback)
+
+
+def _chosen(config: Config, route: RouteConfig) -> tuple[str, ...]:
+    return tuple(name for model in route.chosen for name in candidates_of(config, model))
 
 
 def _all_names(config: Config, routes: dict[str, Route]) -> dict[str, Route]:
     """Every name that is accepted, and the route it stands for."""
     names = dict(routes)
     for model in config.models:
-        under = next((route for route in routes.values() if model in route.candidates), None)
+        under = next((route for route in routes.values() if model in route.models), None)
         if under is not None and model not in names:
-            names[model] = Route(under.name, under.config, _candidates(config, model))
+            names[model] = Route(under.name, under.config, candidates_of(config, model))
     return names | {alias: names[target] for alias, target in config.aliases.items()}

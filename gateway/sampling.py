@@ -29,7 +29,7 @@ class SamplingDefaults:
                 for name, value in _recommended(config, route, model).items()
                 if name not in said
             }
-            for model in route.candidates
+            for model in route.models
         }
         self._first = self._by_model[route.candidates[0]]
 

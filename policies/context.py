@@ -19,6 +19,7 @@ class Context(msgspec.Struct, frozen=True):
                   have one of the same name
     lengths:      of the answers in the policy's control arm, as of the ledger's latest look; None
                   before the first one
+    model:        the one that answers: the route's own, or the one that the client has named
     known:        of what the policy recalls (`Policy.recalls`), as much as was kept
     """
 
@@ -26,6 +27,7 @@ class Context(msgspec.Struct, frozen=True):
     tenant: str = ""
     conversation: str = ""
     lengths: Lengths | None = None
+    model: str = ""
     known: Mapping[bytes, bytes] = {}
 
 

@@ -9,7 +9,7 @@ import msgspec
 from policies.record import Child
 from policies.request import Request
 
-Action = Literal["keep", "rewrite", "answer", "refuse"]
+Action = Literal["keep", "rewrite", "route", "answer", "refuse"]
 
 
 class Arithmetic(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ class PromptTokens(msgspec.Struct, frozen=True):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """Made by one of the four functions below, so that each action has what it needs.
+    """Made by one of the functions below, so that each action has what it needs.
 
     reason:  for people and headers: ASCII, no text of the client's
     request: `rewrite`: the request that takes the place of the one decided about
@@ -40,6 +40,8 @@ class Decision(msgspec.Struct, frozen=True):
     code:    `refuse`: the error's code, for programs
     prompt:  what the decision makes of the prompt; None where it leaves it alone
     child:   a generation that the policy asks for besides, for later requests
+    models:  `route`: the model that answers in place of the route's own; of two the first begins,
+             and the second takes over where the first is unsure
     """
 
     action: Action
@@ -51,6 +53,7 @@ class Decision(msgspec.Struct, frozen=True):
     code: str = "policy_denied"
     prompt: PromptTokens | None = None
     child: Child | None = None
+    models: tuple[str, ...] = ()
 
 
 def keep(reason: str, tokens: Arithmetic | None = None, child: Child | None = None) -> Decision:
@@ -67,6 +70,11 @@ def rewrite(
 ) -> Decision:
     """`request` goes on in place of the one that came."""
     return Decision("rewrite", reason, tokens, request=request, prompt=prompt, child=child)
+
+
+def route(models: tuple[str, ...], reason: str) -> Decision:
+    """One of these answers in place of the route's own model."""
+    return Decision("route", reason, models=models)
 
 
 def answer(text: str, reason: str) -> Decision:

@@ -20,12 +20,17 @@ class Capabilities(msgspec.Struct, frozen=True):
     images:     accepts image parts in messages
     embeddings: has an embeddings endpoint
     structured: keeps an answer to a JSON Schema; for others it becomes an instruction
+    reasoning:  takes a limit of its own for what the model thinks; for others thought and answer
+                share one
+    prediction: verifies the parameter `prediction`, and writes only what differs from it
     """
 
     landing: bool = False
     images: bool = False
     embeddings: bool = False
     structured: bool = False
+    reasoning: bool = False
+    prediction: bool = False
 
 
 class Call(msgspec.Struct, frozen=True):

@@ -44,7 +44,7 @@ def need_of(request: Request, route: Route, config: Config) -> Need:
     """The prompt by estimate, and what all choices may produce; money by the dearest model that
     may come to answer."""
     prompt_tokens = _prompt_tokens(request)
-    cap = request.max_tokens
+    cap = request.most_tokens
     if cap is None:
         window = config.window(route.candidates[0])
         longest = prompt_tokens // max(1, len(request.prompts))

@@ -30,13 +30,13 @@ class Asked(msgspec.Struct, frozen=True):
     key:      what its answer is kept under (`policies.cache.key_of`)
     backends: those that may answer it, in order. A backend of the same name in another
               configuration is another: it may be closed before its reader is done
-    model:    the first choice: a fallback's answer is not kept
+    models:   whose answers may be kept: a fallback's may not
     choices:  how many outputs it makes
     """
 
     key: bytes
     backends: tuple[Hashable, ...]
-    model: str
+    models: tuple[str, ...]
     choices: int
     route: str
     terms: Terms
@@ -117,7 +117,7 @@ class Sharing:
     async def _landed(self, asked: Asked, flight: Flight) -> None:
         """Keep what is to be kept of an answer that has ended."""
         terms = asked.terms
-        if not flight.is_whole or flight.model != asked.model:
+        if not flight.is_whole or flight.model not in asked.models:
             return
         events = lasting(flight.events, asked.choices, CUT if terms.keep_cut else WHOLE)
         if events is None:

@@ -115,6 +115,14 @@ class Metrics:
         self.recorder_dropped = self._counter(
             "recorder_dropped", "Requests that were not recorded: the file could not be written."
         )
+        self.cascades = self._counter(
+            "cascades",
+            "Answers that a weaker model began: sure (it went on), unsure or failed (the stronger "
+            "one answered), or unknown (it told no logprobs in time, and went on).",
+            "route",
+            "result",
+        )
+
         self.cache_requests = self._counter(
             "cache_requests",
             "Requests by where their answer came from: hit (kept), joined (on its way to another), "

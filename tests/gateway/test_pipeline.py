@@ -228,7 +228,7 @@ def test_what_is_built_in_needs_no_setting() -> None:
 async def test_contexts_name_route_and_tenant() -> None:
     policy = Fixed(keep(""))
     await Run(policy).events()
-    assert policy.contexts == [Context("chat", "open", conversation_of(REQUEST))]
+    assert policy.contexts == [Context("chat", "open", conversation_of(REQUEST), model="one")]
 
 
 class Breaking(ScriptedBackend):
