@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from engine.protocol.errors import InvalidRequest
+from msgspec.structs import replace
+
+from engine.protocol.errors import ContextLengthExceeded, InvalidRequest
 from gateway.ledger.ledger import Ledger
 from gateway.stores.ledger import Experiment
 from gateway.telemetry.metrics import Metrics
 from gateway.verdict import Verdict
 from policies.base import Policy
 from policies.context import Context
-from policies.holdout import arm_of
+from policies.holdout import Arm, arm_of
 from policies.request import Request
+
+Recall = Callable[[Sequence[bytes], Context], Awaitable[Context]]
+"""Adds to a context what was kept under these keys."""
 
 
 class Deciding:
@@ -29,11 +35,18 @@ class Deciding:
         """Will any policy be asked?"""
         return bool(self._policies.get(route))
 
-    def decide(self, request: Request, context: Context) -> tuple[Request, list[Verdict]]:
+    async def decide(
+        self, request: Request, context: Context, recall: Recall
+    ) -> tuple[Request, list[Verdict]]:
         """Ask the route's policies in order. An answer or a refusal ends the asking."""
         verdicts: list[Verdict] = []
         for policy in self._policies.get(context.route, ()):
+            keys = policy.recalls(request, context)
+            if keys and self._arm(policy, context) != "control":
+                context = await recall(keys, context)
+            begun_s = time.perf_counter()
             verdict = self._verdict(policy, request, context)
+            verdict = replace(verdict, took_s=time.perf_counter() - begun_s)
             verdicts.append(verdict)
             self._metrics.decisions.labels(
                 context.route, policy.name, verdict.mode, verdict.decision.action
@@ -47,22 +60,32 @@ class Deciding:
 
     def _verdict(self, policy: Policy, request: Request, context: Context) -> Verdict:
         """Ask one policy, and settle what holds of what it says."""
+        mode = policy.mode
+        experiment = Experiment(context.route, policy.name, policy.epoch)
+        if (lengths := self._ledger.lengths(experiment)) is not None:
+            context = replace(context, lengths=lengths)
         decision = policy.decide(request, context)
-        mode, epoch, share = policy.mode, policy.epoch, policy.holdout
         if mode != "active":
             return Verdict(policy, decision, request, mode)
-        if self._ledger.is_harmful(Experiment(context.route, policy.name, epoch)):
+        if self._ledger.is_harmful(experiment):
             applied = policy.control(request, context)
             return Verdict(policy, decision, request, "shadow", None, applied)
-        if not share:
-            return Verdict(policy, decision, request, mode, None, decision)
-        arm = arm_of(policy.name, epoch, context.tenant, context.conversation, share)
-        applied = decision if arm == "treated" else policy.control(request, context)
+        arm = self._arm(policy, context)
+        applied = policy.control(request, context) if arm == "control" else decision
         return Verdict(policy, decision, request, mode, arm, applied)
+
+    def _arm(self, policy: Policy, context: Context) -> Arm | None:
+        """Where the policy's holdout puts the conversation; None without one."""
+        if policy.mode != "active" or not policy.holdout:
+            return None
+        epoch, share = policy.epoch, policy.holdout
+        return arm_of(policy.name, epoch, context.tenant, context.conversation, share)
 
 
 def check(verdicts: list[Verdict]) -> None:
     """Raises `InvalidRequest`: what the last policy that was asked refused."""
     applied = verdicts[-1].applied if verdicts else None
     if applied is not None and applied.action == "refuse":
-        raise InvalidRequest(applied.reason, param=applied.param, code="policy_denied")
+        too_long = applied.code == ContextLengthExceeded.code
+        kind = ContextLengthExceeded if too_long else InvalidRequest
+        raise kind(applied.reason, param=applied.param, code=applied.code)

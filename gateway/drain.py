@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from engine.protocol.errors import Unavailable
@@ -23,6 +23,7 @@ class Drain:
         self.started = False
         self._deadline_s = deadline_s
         self._running: set[Lifeline] = set()
+        self._at_start: list[Callable[[], None]] = []
 
     def __repr__(self) -> str:
         state = "draining" if self.started else "open"
@@ -43,10 +44,16 @@ class Drain:
         finally:
             self._running.discard(lifeline)
 
+    def at_start(self, callback: Callable[[], None]) -> None:
+        """Have it called when the drain starts: for what nobody waits for."""
+        self._at_start.append(callback)
+
     def start(self) -> None:
         """Admit no more; after the deadline the running ones fail. Safe to call twice."""
         if not self.started:
             self.started = True
+            for callback in self._at_start:
+                callback()
             asyncio.get_running_loop().call_later(self._deadline_s, self.cut)
 
     def cut(self) -> None:

@@ -15,6 +15,7 @@ class Verdict(msgspec.Struct, frozen=True):
     before:   the request that it was asked about
     mode:     as it is at work: an active policy that was found to do harm is a shadow
     arm:      where its holdout put the conversation; None unless it is active and has one
+    took_s:   to decide
     applied:  what holds: the decision where it is obeyed; whatever the policy says that must always
               hold in the control arm, and where it was found to do harm; for a shadow nothing
     """
@@ -25,6 +26,7 @@ class Verdict(msgspec.Struct, frozen=True):
     mode: Mode
     arm: Arm | None = None
     applied: Decision | None = None
+    took_s: float = 0.0
 
     @property
     def obeyed(self) -> bool:

@@ -36,7 +36,7 @@ async def store(
     elif request.param == "sqlite":
         kept = SqliteCacheStore(tmp_path / "cache.sqlite3", MAX_BYTES, deadline_s=DEADLINE_S)
     else:
-        kept = RedisCacheStore(RedisClient(redis.url, DEADLINE_S))
+        kept = RedisCacheStore(RedisClient(redis.url, DEADLINE_S), b"test:")
     yield kept
     await kept.aclose()
     await kept.aclose()
