@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 LEAST_GAIN = 0.05
 """Tokens that a row must be expected to gain, were it free."""
 
@@ -19,18 +21,31 @@ class Balance:
     def __init__(self, tokens: float, seconds: float) -> None:
         self._tokens, self._seconds = tokens, seconds
 
-    def length(self, probability: float, row_s: float, most: int) -> int:
-        """How many guesses pay, each right with `probability` if all before it are."""
-        tokens, seconds = self._tokens, self._seconds
-        gain, length = probability, 0
-        while length < most and gain >= LEAST_GAIN and gain * seconds >= row_s * tokens:
-            tokens, seconds = tokens + gain, seconds + row_s
-            gain, length = gain * probability, length + 1
+    def least_chance(self, row_s: float) -> float:
+        """Below this not even a single guess pays, whose row takes `row_s` seconds."""
+        if self._seconds <= 0:
+            return LEAST_GAIN
+        return max(LEAST_GAIN, row_s * self._tokens / self._seconds)
+
+    def length(self, chances: Iterable[float], row_s: float) -> int:
+        """How many guesses pay, each right with its chance if all before it are."""
+        trial = Balance(self._tokens, self._seconds)
+        gain, length = 1.0, 0
+        for chance in chances:
+            gain *= chance
+            if gain < trial.least_chance(row_s):
+                break
+            trial._add(gain, row_s)
+            length += 1
         return length
 
-    def add(self, probability: float, row_s: float, count: int) -> None:
-        """Put `count` guesses into the step."""
-        gain = probability
-        for _ in range(count):
-            self._tokens, self._seconds = self._tokens + gain, self._seconds + row_s
-            gain *= probability
+    def add(self, chances: Iterable[float], row_s: float) -> None:
+        """Put guesses into the step."""
+        gain = 1.0
+        for chance in chances:
+            gain *= chance
+            self._add(gain, row_s)
+
+    def _add(self, gain: float, row_s: float) -> None:
+        self._tokens += gain
+        self._seconds += row_s

@@ -6,36 +6,35 @@ from collections.abc import Sequence as Many
 from typing import NamedTuple
 
 from engine.runner.base import Int32
-from engine.speculate.acceptance import Acceptance
 from engine.speculate.balance import Balance
 from engine.speculate.base import Proposer
 from engine.speculate.tally import Tally
+from engine.speculate.trust import Trust
 
 MAX_DRAFT_TOKENS = 15
 """With the token before them 16 rows, which the native step multiplies in whole tiles."""
-_GLANCE_EVERY = 8
-"""Steps between two guesses of a proposer that does not pay: without a row, only to be compared."""
+_HOPELESS = 0.8
+"""Where less than this chance does not pay, guesses are not even asked for: so it is in large
+batches, where looking costs time too."""
 
 
-class _Guess(NamedTuple):
-    proposer: Proposer
+class _Asked(NamedTuple):
+    """What a proposer said, and the chances as its `Trust` has them. drafted: goes into the step"""
+
+    name: str
     tokens: list[int]
+    chances: list[float]
+    drafted: int
 
 
 class Drafter:
-    """Guesses for one sequence. What it remembers is a function of what the sequence has said.
-
-    proposers: asked in the order of how often they were right
-    """
+    """Guesses for one sequence. What it remembers is a function of what the sequence has said."""
 
     def __init__(self, proposers: Many[Proposer]) -> None:
         self._proposers = list(proposers)
-        self._acceptance = {
-            proposer.name: Acceptance(proposer.expected_acceptance) for proposer in proposers
-        }
-        self._guess: _Guess | None = None
-        self._glances: list[_Guess] = []
-        self._steps = 0
+        self._trust = {proposer.name: Trust() for proposer in proposers}
+        self._tallies = {proposer.name: Tally() for proposer in proposers}
+        self._asked: list[_Asked] = []
 
     def draft(
         self, tokens: Int32, prompt_tokens: int, balance: Balance, row_s: float, most: int
@@ -45,46 +44,46 @@ class Drafter:
         tokens, prompt_tokens: as `Proposer.propose` takes them
         row_s: seconds that one more row costs; `balance` is told of those taken
         """
-        self._guess, self._glances = None, []
-        self._steps += 1
-        ordered = sorted(self._proposers, key=self._probability, reverse=True)
-        for proposer in ordered:
-            probability = self._probability(proposer)
-            length = balance.length(probability, row_s, min(most, MAX_DRAFT_TOKENS))
-            proposed = proposer.propose(tokens, prompt_tokens, length)[:length] if length else []
-            if proposed:
-                self._guess = _Guess(proposer, proposed)
-                balance.add(probability, row_s, len(proposed))
-                return proposed
-        if most and self._steps % _GLANCE_EVERY == 0:
-            self._look(tokens, prompt_tokens)
-        return []
+        self._asked = []
+        most = min(most, MAX_DRAFT_TOKENS)
+        if most <= 0 or balance.least_chance(row_s) > _HOPELESS:
+            return []
+        for proposer in self._proposers:
+            if (guess := proposer.propose(tokens, prompt_tokens, most)) is not None:
+                trust = self._trust[proposer.name]
+                chances = [trust.of(chance) for chance in guess.chances]
+                self._asked.append(_Asked(proposer.name, guess.tokens, chances, 0))
+        if not self._asked:
+            return []
+        best = max(range(len(self._asked)), key=lambda index: self._asked[index].chances[0])
+        name, guessed, chances, _ = self._asked[best]
+        length = balance.length(chances[:most], row_s)
+        balance.add(chances[:length], row_s)
+        self._asked[best] = _Asked(name, guessed, chances, length)
+        return guessed[:length]
 
-    def verified(self, drafted: int, first: int, accepted: int) -> str | None:
-        """The step ran. `first` is the token that followed, `accepted` of `drafted` were right.
+    def verified(self, drafted: int, accepted: int, first: int) -> str | None:
+        """The step ran: of `drafted` guesses `accepted` were right, and `first` is what followed.
 
         Returns the name of the proposer whose guesses they were.
         """
-        guess, glances = self._guess, self._glances
-        self._guess, self._glances = None, []
-        for glance in glances:
-            right = glance.tokens[0] == first
-            self._acceptance[glance.proposer.name].observe(right=right)
-        if guess is None or drafted == 0:
-            return None
-        self._acceptance[guess.proposer.name].verified(drafted, accepted)
-        return guess.proposer.name
+        asked, self._asked = self._asked, []
+        speaker = None
+        for one in asked:
+            trust = self._trust[one.name]
+            if one.drafted == 0 or drafted == 0:
+                # Without a row, its first token can be compared all the same: texts change, and
+                # who was wrong may be right again.
+                trust.observe(one.chances[0], right=one.tokens[0] == first)
+                continue
+            speaker = one.name
+            self._tallies[speaker].add(drafted, accepted)
+            for chance in one.chances[:accepted]:
+                trust.observe(chance, right=True)
+            if accepted < drafted:
+                trust.observe(one.chances[accepted], right=False)
+        return speaker
 
     def tally(self, name: str) -> Tally:
         """What the proposer of this name has guessed for the sequence; nothing where none is."""
-        acceptance = self._acceptance.get(name)
-        return acceptance.tally if acceptance else Tally()
-
-    def _probability(self, proposer: Proposer) -> float:
-        return self._acceptance[proposer.name].probability
-
-    def _look(self, tokens: Int32, prompt_tokens: int) -> None:
-        """Have all guess for nothing: texts change, and who was wrong may be right again."""
-        for proposer in self._proposers:
-            if proposed := proposer.propose(tokens, prompt_tokens, 1):
-                self._glances.append(_Guess(proposer, proposed))
+        return self._tallies.get(name, Tally())

@@ -70,7 +70,7 @@ class Speculator:
         drafter = run.sequence.drafter
         if drafter is None:
             return
-        name = drafter.verified(run.drafted, run.sampled[0].token, run.accepted)
+        name = drafter.verified(run.drafted, run.accepted, run.sampled[0].token)
         if name is not None:
             self.tallies.setdefault(name, Tally()).add(run.drafted, run.accepted)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from engine.request import Request
 from engine.runner.base import Int32
-from engine.speculate.base import Proposer
+from engine.speculate.base import Guess, Proposer
 
 Bend = Callable[[list[int], int], list[int]]
 """What follows truly, and the size of the vocabulary, to what is guessed."""
@@ -18,29 +18,29 @@ class Bent(Proposer):
     """said: the whole output to come, as long as it is known"""
 
     name = "bent"
-    expected_acceptance = 0.99
 
     def __init__(self, said: list[int], vocab_size: int, bend: Bend) -> None:
         self._said, self._vocab_size, self._bend = said, vocab_size, bend
 
-    def propose(self, tokens: Int32, prompt_tokens: int, most: int) -> list[int]:
+    def propose(self, tokens: Int32, prompt_tokens: int, most: int) -> Guess | None:
+        """More than `most`, where it knows more."""
         following = self._said[len(tokens) - prompt_tokens :]
-        return self._bend(following, self._vocab_size)[:most]
+        guessed = self._bend(following, self._vocab_size)
+        return Guess(guessed, [0.99] * len(guessed)) if guessed else None
 
 
 class Drawn(Proposer):
     """Guesses at random, from a few tokens or from all."""
 
     name = "drawn"
-    expected_acceptance = 0.99
 
     def __init__(self, vocab: list[int], seed: int) -> None:
         self._vocab, self._random = vocab, np.random.default_rng(seed)
 
-    def propose(self, tokens: Int32, prompt_tokens: int, most: int) -> list[int]:
+    def propose(self, tokens: Int32, prompt_tokens: int, most: int) -> Guess | None:
         count = int(self._random.integers(0, most + 1))
         drawn: list[int] = self._random.choice(self._vocab, count).tolist()
-        return drawn
+        return Guess(drawn, [0.99] * count) if drawn else None
 
 
 def _wrong(following: list[int], vocab_size: int) -> list[int]:
