@@ -72,6 +72,8 @@ class PromptDetails(msgspec.Struct):
 
 class CompletionDetails(msgspec.Struct):
     reasoning_tokens: int | None = None
+    accepted_prediction_tokens: int | None = None
+    rejected_prediction_tokens: int | None = None
 
 
 class UpstreamUsage(msgspec.Struct):
@@ -89,12 +91,15 @@ class Chunk(msgspec.Struct):
 
 def usage_of(usage: UpstreamUsage) -> Usage:
     """The usage in our terms; what the upstream leaves out counts as 0."""
-    prompt, completion = usage.prompt_tokens_details, usage.completion_tokens_details
+    prompt = usage.prompt_tokens_details or PromptDetails()
+    completion = usage.completion_tokens_details or CompletionDetails()
     return Usage(
         prompt_tokens=usage.prompt_tokens,
         completion_tokens=usage.completion_tokens,
-        cached_tokens=(prompt.cached_tokens or 0) if prompt else 0,
-        reasoning_tokens=(completion.reasoning_tokens or 0) if completion else 0,
+        cached_tokens=prompt.cached_tokens or 0,
+        reasoning_tokens=completion.reasoning_tokens or 0,
+        accepted_prediction_tokens=completion.accepted_prediction_tokens or 0,
+        rejected_prediction_tokens=completion.rejected_prediction_tokens or 0,
     )
 
 

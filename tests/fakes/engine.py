@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -79,9 +80,13 @@ def fake_engine(
     on_run: Callable[[Batch], None] | None = None,
     num_blocks: int = 4096,
     end_every: int = 0,
+    clock: Callable[[], float] = time.monotonic,
     **settings: Any,
 ) -> Engine:
-    """on_run: called on the core thread before each step; may block or raise."""
+    """on_run: called on the core thread before each step; may block or raise.
+
+    clock: the core's; where it stands still steps take no time, and guesses always pay
+    """
     told = EngineSettings(**({"max_model_len": 2048} | settings))
     executor = HashExecutor(on_run=on_run, end_every=end_every)
     return Engine(
@@ -90,7 +95,7 @@ def fake_engine(
         shape=executor.shape,
         max_model_len=told.max_model_len,
         num_blocks=num_blocks,
-        core=Core(executor, byte_tokenizer(), told, num_blocks),
+        core=Core(executor, byte_tokenizer(), told, num_blocks, clock=clock),
         tokenizer=PromptTokenizer(),
         template=ByteTemplate(),
     )

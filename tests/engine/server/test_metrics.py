@@ -15,6 +15,7 @@ from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine.server.metrics import EngineMetrics
+from tests.fakes.clock import FakeClock
 from tests.fakes.engine import LETTERS, Served, fake_engine, serve, until
 
 HI = [{"role": "user", "content": "x" * 100}]
@@ -73,7 +74,7 @@ async def test_what_happened_is_counted(served: Served) -> None:
 
 async def test_guesses_are_counted_by_who_made_them() -> None:
     async with (
-        serve(fake_engine(speculation="auto")) as served,
+        serve(fake_engine(speculation="auto", clock=FakeClock())) as served,
         httpx2.AsyncClient(base_url=served.http, headers=served.headers) as session,
     ):
         body = {"messages": HI, "max_tokens": 64, "allowed_token_ids": LETTERS, "temperature": 0}

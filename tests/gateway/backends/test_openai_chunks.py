@@ -89,7 +89,11 @@ def test_the_last_usage_counts_and_details_are_read() -> None:
         "prompt_tokens": 5,
         "completion_tokens": 7,
         "prompt_tokens_details": {"cached_tokens": 4},
-        "completion_tokens_details": {"reasoning_tokens": 2},
+        "completion_tokens_details": {
+            "reasoning_tokens": 2,
+            "accepted_prediction_tokens": 6,
+            "rejected_prediction_tokens": 1,
+        },
     }
     events = read(
         chat_chunk("a") | {"usage": {"prompt_tokens": 5, "completion_tokens": 1}},
@@ -98,7 +102,7 @@ def test_the_last_usage_counts_and_details_are_read() -> None:
     )
     last = events[-1]
     assert isinstance(last, Event)
-    assert last.usage == Usage(5, 7, 4, 2)
+    assert last.usage == Usage(5, 7, 4, 2, 6, 1)
 
 
 def test_without_usage_the_deltas_are_counted_and_the_prompt_is_estimated() -> None:

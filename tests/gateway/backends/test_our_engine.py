@@ -21,6 +21,7 @@ from gateway.backends.engine import EngineBackend
 from gateway.backends.link import Timing
 from gateway.backends.openai import OpenAIBackend
 from tests.fakes.calls import chat_call, completion_call, drain, finishes, text_of
+from tests.fakes.clock import FakeClock
 from tests.fakes.engine import LETTERS, MODEL, TOKEN, Gate, Served, fake_engine, serve, until
 
 SEEDED: dict[str, Any] = {"allowed_token_ids": LETTERS, "seed": 7, "temperature": 1}
@@ -55,6 +56,27 @@ async def test_both_doors_give_the_same_answer(make: Any) -> None:
             )
     assert answers[0] == answers[1]
     assert len(answers[0][0]) == 20
+
+
+async def test_a_prediction_is_verified_through_both_doors() -> None:
+    """What it saves is told in the usage, and nothing else of the answer changes."""
+    async with both(speculation="auto", clock=FakeClock()) as (_, link, http):
+        for backend in (link, http):
+            plain = await drain(await backend.generate(_predicted(None)))
+            guessed = await drain(await backend.generate(_predicted(text_of(plain))))
+            assert text_of(guessed) == text_of(plain)
+            last = guessed[-1]
+            assert isinstance(last, Event)
+            assert last.usage is not None
+            assert last.usage.completion_tokens == 40
+            assert last.usage.accepted_prediction_tokens > 30
+
+
+def _predicted(text: str | None) -> Call:
+    parts = [{"type": "text", "text": text}]
+    prediction = {} if text is None else {"prediction": {"type": "content", "content": parts}}
+    id = "plain" if text is None else "guessed"
+    return chat_call(id, max_tokens=40, parameters=SEEDED | prediction)
 
 
 async def test_the_link_accepts_before_it_answers() -> None:
