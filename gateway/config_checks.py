@@ -100,7 +100,9 @@ def read_schema(document: Document, key: tuple[str, ...], value: Any, folder: Pa
     return schema
 
 
-def check_output(document: Document, key: tuple[str, ...], route: RouteConfig) -> None:
+def check_output(
+    document: Document, key: tuple[str, ...], route: RouteConfig, config: Config
+) -> None:
     """What answers look like, and how long they are."""
     budget, shape = route.budget, route.shape
     if budget is not None and budget.learn is not None and not budget.holdout:
@@ -108,6 +110,13 @@ def check_output(document: Document, key: tuple[str, ...], route: RouteConfig) -
             (*key, "budget", "learn"),
             "needs a holdout above 0: lengths are learned from answers that it does not cut.",
         )
+    if budget is not None and budget.reasoning_tokens is not None:
+        named = [model.reasoning_field for model in config.models.values()]
+        if not any(named):
+            document.fail(
+                (*key, "budget", "reasoning_tokens"),
+                "needs a model that can be told: one with a reasoning_field.",
+            )
     if shape is None:
         return
     given = [name for name in _SHAPES if getattr(shape, name) is not None]

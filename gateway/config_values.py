@@ -12,6 +12,8 @@ Seconds = Annotated[float, Meta(gt=0)]
 Dollars = Annotated[float, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Text = Annotated[str, Meta(min_length=1)]
+FieldPath = Annotated[str, Meta(pattern=r"^\w+(\.\w+)*$")]
+"""A field of a request, or one within another: `reasoning.max_tokens`."""
 
 
 class Secret:

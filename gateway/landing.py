@@ -31,7 +31,9 @@ class LandingStream(Stream):
     def __init__(self, call: Call, soft_max_tokens: int, inner: Stream) -> None:
         self._call = call
         self._inner = inner
-        self._choices = [_Choice(soft_max_tokens) for _ in range(call.request.choices)]
+        # Where thoughts have a room of their own, the soft limit is a share of the answer's.
+        is_split = call.request.reasoning_tokens is not None
+        self._choices = [_Choice(soft_max_tokens, is_split) for _ in range(call.request.choices)]
         self._accepted_tokens: int | None = None
         self._ended = False
 
@@ -84,8 +86,9 @@ class _Choice:
     ended_upstream: nothing more will come
     """
 
-    def __init__(self, soft_max_tokens: int) -> None:
-        self.tokens = 0
+    def __init__(self, soft_max_tokens: int, is_split: bool) -> None:
+        self.tokens = self._counted = 0
+        self._is_split = is_split
         self.ended = self.ended_upstream = False
         self._soft_max_tokens = soft_max_tokens
         self._chars = 0
@@ -104,9 +107,12 @@ class _Choice:
 
     def _count(self, event: Event, tokens: int) -> None:
         """Note them; those that reach the soft limit make ends count."""
-        before = self.tokens
         self.tokens += tokens
-        if self._points is not None and before < self._soft_max_tokens <= self.tokens:
+        if self._is_split and event.kind == "reasoning":
+            return
+        before = self._counted
+        self._counted += tokens
+        if self._points is not None and before < self._soft_max_tokens <= self._counted:
             # Of a delta of several tokens, what is before the limit does not count.
             text = event.text if event.kind == "text" else ""
             share = (self._soft_max_tokens - before - 1) / tokens

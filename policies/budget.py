@@ -7,6 +7,9 @@ a larger one clamped, and n is lowered only where the cap has not a token for ea
 The soft limit is a share of what each choice may have: from there on it ends at the first clean
 place, so that the cap cuts few answers in the middle. The learned limit is the length that most of
 the route's answers do not exceed. Both are experiments, which the cap is not.
+
+What a model thinks before it answers has, where the route says so, a room of its own: the cap is
+then of answers, and no thought can eat them.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from msgspec.structs import replace
 from policies.base import Mode, Policy
 from policies.context import Context
 from policies.decision import Arithmetic, Decision, keep, refuse, rewrite
-from policies.forms import must_be_whole
+from policies.forms import may_think, must_be_whole
 from policies.lengths import Lengths
 from policies.request import Request
 
@@ -30,13 +33,18 @@ max_tokens). Taken for the client's limit and removed, so that only ours arrives
 
 class _Plan(msgspec.Struct, frozen=True):
     """Choices that are made, choices that are returned (`best_of` makes more), tokens for each, of
-    those the soft limit, and whether it is the learned limit that counts."""
+    those the soft limit, whether it is the learned limit that counts, and what each may think."""
 
     made: int
     n: int
     max_tokens: int
     soft_max_tokens: int | None
     is_learned: bool
+    reasoning_tokens: int | None
+
+    @property
+    def most_tokens(self) -> int:
+        return self.max_tokens + (self.reasoning_tokens or 0)
 
 
 class Learning(msgspec.Struct, frozen=True):
@@ -63,6 +71,7 @@ class BudgetPolicy(Policy):
     """max_tokens: the cap, over all choices of one request, at least 1
     soft:       share of a choice's tokens that come before its soft limit, 0 to 1
     learning:   how the limit of each choice is learned; None for the cap alone
+    reasoning_tokens: over all choices, what models may think beside the cap
     """
 
     name = "budget"
@@ -74,11 +83,13 @@ class BudgetPolicy(Policy):
         *,
         soft: float | None = None,
         learning: Learning | None = None,
+        reasoning_tokens: int | None = None,
     ) -> None:
         self.max_tokens = max_tokens
         self.mode = mode
         self.soft = soft
         self.learning = learning
+        self.reasoning_tokens = reasoning_tokens
 
     def decide(self, request: Request, context: Context) -> Decision:
         learned = self.learning.limit(context.lengths) if self.learning is not None else None
@@ -102,7 +113,7 @@ class BudgetPolicy(Policy):
         plan = self._plan(request, made, wanted, soft, learned)
         tokens = Arithmetic(
             asked=None if wanted is None else wanted * made * prompts,
-            allowed=plan.max_tokens * plan.made * prompts,
+            allowed=plan.most_tokens * plan.made * prompts,
         )
         rewritten = _apply(plan, request, filled=request.clamp or wanted is None)
         if rewritten == request:
@@ -128,7 +139,13 @@ class BudgetPolicy(Policy):
             allowed,
             _soft(request, allowed, soft),
             is_learned=allowed < capped,
+            reasoning_tokens=self._reasoning(request, made * prompts),
         )
+
+    def _reasoning(self, request: Request, outputs: int) -> int | None:
+        if self.reasoning_tokens is None or not may_think(request):
+            return None
+        return self.reasoning_tokens // outputs
 
 
 def _soft(request: Request, max_tokens: int, share: float | None) -> int | None:
@@ -168,6 +185,7 @@ def _apply(plan: _Plan, request: Request, *, filled: bool) -> Request:
         n=plan.n,
         max_tokens=plan.max_tokens,
         soft_max_tokens=plan.soft_max_tokens,
+        reasoning_tokens=plan.reasoning_tokens,
         clamp=filled,
         parameters=parameters,
     )
@@ -185,6 +203,8 @@ def _reason(request: Request, wanted: int | None, plan: _Plan) -> str:
         parts.append("as learned")
     if (soft := plan.soft_max_tokens) is not None and soft != request.soft_max_tokens:
         parts.append(f"soft limit: {soft}")
+    if (thought := plan.reasoning_tokens) is not None and thought != request.reasoning_tokens:
+        parts.append(f"beside it {thought} for reasoning")
     if plan.n < request.n:
         parts.append(f"n clamped: {request.n} to {plan.n}")
     return "; ".join(parts) or "parameters fitted to the budget"

@@ -21,6 +21,15 @@ def offers_tools(request: Request) -> bool:
     return bool(request.tools) or bool(request.parameters.get("functions"))
 
 
+def may_think(request: Request) -> bool:
+    """Unless the client says, in OpenAI's words or in those of the servers that have Qwen's
+    template, that the model is not to."""
+    template = request.parameters.get("chat_template_kwargs")
+    is_off = isinstance(template, dict) and template.get("enable_thinking") is False
+    in_chat = request.surface == "chat"
+    return in_chat and not is_off and request.parameters.get("reasoning_effort") != "none"
+
+
 def must_be_whole(request: Request) -> bool:
     """Is it to be JSON or another set form, or may it come to the call of a tool?"""
     form = request.parameters.get("response_format")

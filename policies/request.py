@@ -26,6 +26,8 @@ class Request(msgspec.Struct, frozen=True):
     prompts:    completions only: one or more prompts, text or token ids
     max_tokens: output budget per choice, the smallest that any of BUDGET_FIELDS asked for
     soft_max_tokens: per choice; from this many on an answer ends at the first clean place
+    reasoning_tokens: per choice; room for what a model thinks, beside max_tokens for the answer.
+                None: both share max_tokens
     clamp:      the client did not ask for max_tokens, a policy did: less will do where the prompt
                 leaves no more room
     n:          choices per prompt
@@ -43,6 +45,7 @@ class Request(msgspec.Struct, frozen=True):
     prompts: list[str | list[int]] = []
     max_tokens: int | None = None
     soft_max_tokens: int | None = None
+    reasoning_tokens: int | None = None
     clamp: bool = False
     n: int = 1
     tools: list[dict[str, Any]] | None = None
@@ -56,3 +59,10 @@ class Request(msgspec.Struct, frozen=True):
     def choices(self) -> int:
         """How many outputs this request makes: n for each prompt."""
         return self.n * max(1, len(self.prompts))
+
+    @property
+    def most_tokens(self) -> int | None:
+        """What one choice may come to, thought and answer together; None without a limit."""
+        if self.max_tokens is None:
+            return None
+        return self.max_tokens + (self.reasoning_tokens or 0)

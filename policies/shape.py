@@ -32,6 +32,9 @@ CONCISE_CHINESE = (
     "请用最少的文字回答：不要开场白，不要重复问题，不要结束语。问到的内容一项也不要遗漏。"
 )
 
+_TELLING_CHARACTERS = 400
+"""What is asked stands at the end, as a rule, after what was pasted."""
+
 _KANA = re.compile(r"[\u3040-\u30ff]")
 _HAN = re.compile(r"[\u3400-\u9fff]")
 _LETTER = re.compile(r"[^\W\d_]")
@@ -126,7 +129,7 @@ def _is_chinese(request: Request) -> bool:
     """Is the user's first message mostly Chinese? It is the same in every turn."""
     first = next((m for m in request.messages if m.get("role") == "user"), {})
     content = first.get("content")
-    text = content if isinstance(content, str) else _joined(content)
+    text = (content if isinstance(content, str) else _joined(content))[-_TELLING_CHARACTERS:]
     letters = len(_LETTER.findall(text))
     return not _KANA.search(text) and 2 * len(_HAN.findall(text)) > letters
 

@@ -45,6 +45,7 @@ class OpenAIBackend(Backend):
     api_key: sent as a bearer token
     images:  whether image parts are passed on
     schemas: whether a route's JSON Schema is
+    reasoning_field: what the upstream calls the limit of what its model thinks, if it has one
     The others are those of `Upstream`.
     """
 
@@ -57,12 +58,19 @@ class OpenAIBackend(Backend):
         api_key: str | None = None,
         images: bool = True,
         schemas: bool = True,
+        reasoning_field: str | None = None,
         max_connections: int = 256,
         first_event_timeout_s: float = 120.0,
         gap_timeout_s: float = GAP_TIMEOUT_S,
     ) -> None:
         self.name = name
-        self.capabilities = Capabilities(images=images, embeddings=True, structured=schemas)
+        self.capabilities = Capabilities(
+            images=images,
+            embeddings=True,
+            structured=schemas,
+            reasoning=reasoning_field is not None,
+        )
+        self._reasoning_field = reasoning_field
         self._upstream = Upstream(
             name,
             base_url,
@@ -114,7 +122,7 @@ class OpenAIBackend(Backend):
 
     async def _post(self, call: Call, budget_field: str) -> aiohttp.ClientResponse:
         """The response, once it is known to be an event stream."""
-        fields = to_fields(call.request, budget_field)
+        fields = to_fields(call.request, budget_field, self._reasoning_field)
         fields |= {
             "model": self._model,
             "stream": True,

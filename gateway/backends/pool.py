@@ -133,6 +133,8 @@ def _unlimited(name: str, model: ModelConfig, engines: Engines) -> Backend:
             model=model.model or name,
             api_key=api_key,
             images=model.images == "accepted",
+            schemas=model.schemas == "accepted",
+            reasoning_field=model.reasoning_field,
             max_connections=model.max_concurrency,
             first_event_timeout_s=model.first_token_timeout_s,
         )

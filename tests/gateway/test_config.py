@@ -11,11 +11,14 @@ import pytest
 from engine.protocol.errors import ConfigError
 from engine.protocol.settings import EngineSettings
 from gateway.config import (
+    AgentConfig,
     BudgetConfig,
     CacheConfig,
     CoalesceConfig,
     Config,
     ExactCacheConfig,
+    InputConfig,
+    LearnConfig,
     LedgerConfig,
     ModelConfig,
     Price,
@@ -24,6 +27,7 @@ from gateway.config import (
     SamplingConfig,
     Secret,
     ServerConfig,
+    ShapeConfig,
     default_config,
     load,
 )
@@ -264,6 +268,10 @@ def test_every_key_is_documented() -> None:
         RouteCacheConfig,
         ExactCacheConfig,
         CoalesceConfig,
+        ShapeConfig,
+        InputConfig,
+        AgentConfig,
+        LearnConfig,
     )
     for section in sections:
         for field in msgspec.structs.fields(section):

@@ -116,6 +116,15 @@ async def test_reasoning_counts_and_has_no_place_to_land() -> None:
     assert text_of(events) == "One. "
 
 
+async def test_reasoning_in_a_room_of_its_own_does_not_count() -> None:
+    thoughts = [{"reasoning": text, "choice": 0} for text in FOUR]
+    script = [*thoughts, *steps(*FOUR), {"hang": True}]
+    landing = Landing(script, 3, max_tokens=20, reasoning_tokens=9)
+    events = await landing.events()
+    assert text_of(events) == "One. Two. "
+    assert usage_of(events).completion_tokens == 2 * len(FOUR)
+
+
 async def test_choices_land_one_by_one_and_the_last_cancels() -> None:
     script = [{"text": text} for text in FOUR[:4]] + steps(*FOUR[4:])
     script += [{"text": "Last", "choice": 1}, *steps(" never"), {"hang": True}]

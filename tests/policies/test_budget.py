@@ -216,6 +216,37 @@ def test_the_soft_limit_is_a_share_of_the_learned_one() -> None:
     assert decision.request == chat(max_tokens=180, soft_max_tokens=90, clamp=True)
 
 
+def thinking(request: Request, reasoning_tokens: int = 256) -> Request:
+    policy = BudgetPolicy(512, reasoning_tokens=reasoning_tokens)
+    once = policy.decide(request, CONTEXT)
+    assert once.request == policy.control(request, CONTEXT).request
+    return once.request or request
+
+
+def test_what_is_thought_has_a_room_of_its_own() -> None:
+    """Or it would eat the answer."""
+    decision = BudgetPolicy(512, reasoning_tokens=256).decide(chat(), CONTEXT)
+    assert decision.request == chat(max_tokens=512, reasoning_tokens=256, clamp=True)
+    assert decision.request.most_tokens == 768
+    assert decision.reason == "max_tokens filled: 512; beside it 256 for reasoning"
+    assert decision.tokens == Arithmetic(asked=None, allowed=768)
+    small = thinking(chat(max_tokens=5))
+    assert (small.max_tokens, small.most_tokens) == (5, 261)
+    assert thinking(chat(n=4)).reasoning_tokens == 64
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [{"reasoning_effort": "none"}, {"chat_template_kwargs": {"enable_thinking": False}}],
+)
+def test_who_wants_no_thought_gets_no_room_for_it(parameters: dict[str, Any]) -> None:
+    assert thinking(chat(parameters=parameters)).reasoning_tokens is None
+    completion = Request("completions", "m", prompts=["从前"])
+    assert thinking(completion).reasoning_tokens is None
+    high = {"reasoning_effort": "high", "chat_template_kwargs": "odd"}
+    assert thinking(chat(parameters=high)).reasoning_tokens == 256
+
+
 counts = st.none() | st.integers(0, 10**9)
 requests = st.builds(
     Request,
@@ -235,11 +266,12 @@ contexts = st.just(CONTEXT) | st.integers(1, 6000).map(seen)
 
 
 @settings(max_examples=300)
-@given(requests, st.integers(1, 5000), shares, contexts)
+@given(requests, st.integers(1, 5000), shares, contexts, counts)
 def test_nothing_yields_more_than_the_cap(
-    request: Request, cap: int, soft: float | None, context: Context
+    request: Request, cap: int, soft: float | None, context: Context, thought: int | None
 ) -> None:
-    decision = BudgetPolicy(cap, soft=soft, learning=LEARNING).decide(request, context)
+    policy = BudgetPolicy(cap, soft=soft, learning=LEARNING, reasoning_tokens=thought)
+    decision = policy.decide(request, context)
     if decision.action == "refuse":
         assert len(request.prompts) > cap
         return
@@ -254,7 +286,8 @@ def test_nothing_yields_more_than_the_cap(
     assert result.n <= request.n
     assert result.soft_max_tokens is None or 1 <= result.soft_max_tokens < result.max_tokens
     assert decision.tokens is not None
-    assert decision.tokens.allowed == made * result.max_tokens
+    assert result.most_tokens is not None
+    assert decision.tokens.allowed == made * result.most_tokens <= cap + (thought or 0)
 
 
 @settings(max_examples=100)

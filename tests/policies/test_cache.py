@@ -33,6 +33,7 @@ CHANGES: dict[str, tuple[Any, Any]] = {
     "prompts": (["a"], [[1, 2]]),
     "max_tokens": (16, 400),
     "soft_max_tokens": (None, 8),
+    "reasoning_tokens": (None, 8),
     "clamp": (False, True),
     "n": (1, 2),
     "tools": (None, [{"type": "function", "function": {"name": "f"}}]),
