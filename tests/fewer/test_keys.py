@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -9,6 +10,9 @@ import pytest
 
 from engine.protocol.errors import Unauthenticated
 from fewer.main import main
+from gateway.budgets.limits import Limits
+from gateway.stores.budget import Take
+from gateway.stores.budget_sqlite import SqliteBudgetStore
 from gateway.stores.keys import KeyStore
 from gateway.tenants import Tenants
 
@@ -173,3 +177,65 @@ def test_an_admin_key_is_made_and_shown_as_one(
     assert tenants.authenticate(admin).admin
     keys(config, "list")
     assert capsys.readouterr().out.count("acme (admin)") == 1
+
+
+LIMITS = ("--requests-per-minute", "60", "--budget-dollars", "2.5", "--period", "day")
+
+
+def test_limits_are_given_changed_shown_and_lifted(
+    config: Path, store: KeyStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    id = created(config, capsys, "--tenant", "acme", *LIMITS).split("-")[1]
+    assert store.list()[0].limits == Limits(60, None, None, 2.5, "day")
+    assert keys(config, "list") == 0
+    assert "60 requests/min, $2.5/day" in capsys.readouterr().out
+    assert keys(config, "limit", id, "--budget-tokens", "5000000") == 0
+    told = capsys.readouterr().out
+    assert told == f"The key {id} may use from now on: 5,000,000 tokens/month.\n"
+    assert keys(config, "limit", "--tenant", "acme", "--tokens-per-minute", "1000") == 0
+    assert store.tenants() == {"acme": Limits(tokens_per_minute=1000)}
+    assert keys(config, "limit", id) == 0
+    assert store.list()[0].limits is None
+    assert "what it likes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("limit", "nope"), "no key 'nope'"),
+        (("limit", "--tenant", "nope"), "no tenant 'nope'"),
+        (("limit", "ID", "--budget-tokens", "0"), ">= 1"),
+        (("limit", "ID", "--budget-dollars", "nan"), "> 0"),
+        (("create", "--tenant", "acme", "--requests-per-minute", "-1"), ">= 1"),
+    ],
+)
+def test_senseless_limits_are_refused(
+    config: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], told: str
+) -> None:
+    id = created(config, capsys, "--tenant", "acme").split("-")[1]
+    assert keys(config, *(word.replace("ID", id) for word in words)) != 0
+    assert told in capsys.readouterr().err
+
+
+def test_usage_is_read_from_the_store(
+    config: Path, store: KeyStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert keys(config, "usage") == 0
+    assert capsys.readouterr().out == "Nothing is limited.\n"
+    id = created(config, capsys, "--tenant", "acme", *LIMITS).split("-")[1]
+    take = Take(f"requests_per_minute:key:{id}", 7, 60, windowed=True)
+    budgets = SqliteBudgetStore(config.with_name("keys.budgets.sqlite3"), deadline_s=5)
+    asyncio.run(spend(budgets, take))
+    assert keys(config, "usage") == 0
+    title, requests, dollars = capsys.readouterr().out.splitlines()
+    assert title.split() == ["OF", "NAME", "LIMIT", "USED", "LEFT", "ALL", "AGAIN", "IN"]
+    assert requests.split()[:6] == ["key", id, "requests_per_minute", "60", "7", "53"]
+    assert dollars.split()[:6] == ["key", id, "budget_dollars", "$2.5", "$0", "$2.5"]
+    config.write_text(CONFIG + "limits: {store: memory}\n")
+    assert keys(config, "usage") != 0
+    assert "GET /v1/admin/usage" in capsys.readouterr().err
+
+
+async def spend(budgets: SqliteBudgetStore, take: Take) -> None:
+    assert (await budgets.reserve("lease", [take], 60)).granted
+    await budgets.aclose()

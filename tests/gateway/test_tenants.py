@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine.protocol.errors import Unauthenticated, Unavailable
+from gateway.budgets.limits import Limits
 from gateway.stores.keys import KeyStore, NewKey
 from gateway.tenants import MAX_REMEMBERED, OPEN, Tenants
 from tests.fakes.clock import FakeClock
@@ -47,6 +48,17 @@ def test_a_good_key(tenants: Tenants, made: NewKey, store: KeyStore, form: str) 
     assert stored is not None
     assert tenant.salt == stored.salt
     assert tenant.salt not in repr(tenant)
+
+
+def test_limits_come_with_the_key_and_change_at_once(
+    store: KeyStore, tenants: Tenants, made: NewKey
+) -> None:
+    assert tenants.authenticate(made.text).limits is None
+    own, common = Limits(requests_per_minute=5), Limits(budget_tokens=100)
+    store.limit(made.key.id, own)
+    store.limit_tenant("acme", common)
+    tenant = tenants.authenticate(made.text)
+    assert (tenant.limits, tenant.tenant_limits) == (own, common)
 
 
 def test_keys_without_a_list_of_routes_may_use_all(store: KeyStore, tenants: Tenants) -> None:

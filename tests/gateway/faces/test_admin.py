@@ -147,8 +147,8 @@ async def test_what_is_used_is_told(serve: Serve, keys: KeyStore) -> None:
     settings = config(each_tenant=Limits(requests_per_minute=7))
     admin = Admin(await serve(settings, tenants=Tenants(keys)), ops.text)
     gateway = admin.gateway
-    body = {"max_tokens": 10, "headers": {"authorization": f"Bearer {made.text}"}}
-    assert (await gateway.chat(**body)).status_code == 200
+    headers = {"authorization": f"Bearer {made.text}"}
+    assert (await gateway.chat(max_tokens=10, headers=headers)).status_code == 200
     usage = await admin.get("usage")
     rows = {(row["subject"], row["name"], row["limit"]): row for row in usage}
     assert set(rows) == {

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from engine.protocol.errors import InvalidRequest, NotFound, Unavailable
+from gateway.budgets.limits import Limits
 from gateway.stores.keys import LAST_USED_STEP_S, KeyStore, split_key
 from tests.fakes.clock import FakeClock
 
@@ -127,6 +129,43 @@ def test_senseless_keys_are_refused(store: KeyStore, fields: dict[str, Any], par
     assert refused.value.param == param
 
 
+def test_limits_are_kept_changed_and_lifted(store: KeyStore) -> None:
+    limits = Limits(requests_per_minute=5, budget_dollars=0.5, period="day")
+    key = store.create("acme", limits=limits).key
+    assert key.limits == limits
+    assert store.limit(key.id, replace(limits, period="total")).limits != limits
+    assert store.list()[0].limits == replace(limits, period="total")
+    assert store.limit(key.id, Limits()).limits is None
+    assert store.create("acme", limits=Limits()).key.limits is None
+    with pytest.raises(NotFound, match="'nope'"):
+        store.limit("nope", limits)
+
+
+def test_a_tenants_limits_are_those_of_all_its_keys(store: KeyStore) -> None:
+    keys = [store.create("acme").key, store.create("acme").key]
+    other = store.create("other").key
+    limits = Limits(tokens_per_minute=100)
+    store.limit_tenant("acme", limits)
+    found = [store.find(key.id) for key in (*keys, other)]
+    assert [each and each.tenant_limits for each in found] == [limits, limits, None]
+    assert store.tenants() == {"acme": limits, "other": None}
+    store.limit_tenant("acme", None)
+    assert store.tenants() == {"acme": None, "other": None}
+    with pytest.raises(NotFound, match="'nobody'"):
+        store.limit_tenant("nobody", limits)
+
+
+def test_an_expiry_can_be_moved(store: KeyStore, clock: FakeClock) -> None:
+    key = store.create("acme", expires_s=clock.now_s + 10).key
+    assert store.expire(key.id, clock.now_s + 20).expires_s == clock.now_s + 20
+    assert store.expire(key.id, None).expires_s is None
+    for expires_s in (clock.now_s, float("nan"), float("inf")):
+        with pytest.raises(InvalidRequest):
+            store.expire(key.id, expires_s)
+    with pytest.raises(NotFound):
+        store.expire("nope", None)
+
+
 def test_the_version_changes_with_every_change_of_anybody(store: KeyStore, tmp_path: Path) -> None:
     other = KeyStore(store.path)
     versions = [store.version()]
@@ -144,6 +183,10 @@ def test_the_version_changes_with_every_change_of_anybody(store: KeyStore, tmp_p
     other.revoke(id)
     assert changed()
     store.rotate(other.create("x").key.id)
+    assert changed()
+    other.limit(id, Limits(requests_per_minute=1))
+    assert changed()
+    store.limit_tenant("acme", Limits(requests_per_minute=1))
     assert changed()
     assert not changed()
     other.close()
