@@ -41,6 +41,7 @@ def begin(scope: Scope) -> Visit:
         call_id=call_id,
         method=scope.get("method", "WEBSOCKET"),
         path=scope["path"],
+        debug=header(scope, b"x-fewer-debug") == "true",
     )
     put_visit(scope, visit)
     return visit

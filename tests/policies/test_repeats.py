@@ -55,7 +55,10 @@ def test_another_question_is_not(first: str, second: str) -> None:
 def test_the_first_message_and_tool_rounds_are_no_repetition() -> None:
     question = "What is the weather in Tokyo today?"
     assert not again(question)
-    calls = [{"role": "assistant", "tool_calls": []}, {"role": "tool", "content": "Sunny"}]
+    calls: list[dict[str, Any]] = [
+        {"role": "assistant", "tool_calls": []},
+        {"role": "tool", "content": "Sunny"},
+    ]
     assert not again(question, question, then=calls)
 
 

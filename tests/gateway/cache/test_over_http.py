@@ -354,7 +354,9 @@ async def test_the_control_arm_touches_no_cache(serve: Serve) -> None:
     gateway: Gateway = await serve(config, {"steps": [{"text": "a"}]})
 
     async def asked(conversation: int) -> tuple[dict[str, str], str]:
-        response = await gateway.chat(metadata={"thread_id": str(conversation)}, **GREEDY)
+        response = await gateway.chat(
+            metadata={"thread_id": str(conversation)}, headers={"x-fewer-debug": "true"}, **GREEDY
+        )
         decided = json.loads(response.headers["x-fewer-decisions"])
         arms = {each["policy"]: each["arm"] for each in decided}
         return arms, response.headers["x-fewer-cache"]

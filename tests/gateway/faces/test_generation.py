@@ -35,8 +35,7 @@ async def test_a_whole_answer(serve: Serve) -> None:
     assert answer["model"] == "chat"
     assert response.headers["x-fewer-route"] == "chat"
     assert response.headers["x-fewer-model"] == "one"
-    decided = json.loads(response.headers["x-fewer-decisions"])
-    assert [each["policy"] for each in decided] == ["cache", "coalesce"]
+    assert response.headers["x-fewer-decisions"] == "[]"
     assert response.headers["x-request-id"]
 
 
@@ -117,7 +116,7 @@ async def test_every_cap_holds_and_is_told(
 async def test_decisions_are_told_in_a_header(serve: Serve) -> None:
     gateway = await serve(scripted_config(budget=5), LONG)
     response = await gateway.chat(max_tokens=50)
-    budget, cache, coalesce = json.loads(response.headers["x-fewer-decisions"])
+    (budget,) = json.loads(response.headers["x-fewer-decisions"])
     assert budget == {
         "policy": "budget",
         "mode": "active",
@@ -125,7 +124,19 @@ async def test_decisions_are_told_in_a_header(serve: Serve) -> None:
         "reason": "max_tokens clamped: 50 to 5",
         "arm": "treated",
     }
-    assert (cache["policy"], coalesce["policy"]) == ("cache", "coalesce")
+    assert "x-fewer-debug" not in response.headers
+
+
+async def test_the_whole_record_is_told_to_who_asks(serve: Serve) -> None:
+    gateway = await serve(scripted_config(budget=5), LONG)
+    response = await gateway.chat(max_tokens=50, headers={"x-fewer-debug": "true"})
+    budget, cache, coalesce = json.loads(response.headers["x-fewer-decisions"])
+    assert (budget["asked"], budget["allowed"], budget["arm"]) == (50, 5, "treated")
+    assert [len(each["epoch"]) for each in (budget, cache, coalesce)] == [16, 16, 16]
+    assert (cache["policy"], cache["action"], coalesce["policy"]) == ("cache", "keep", "coalesce")
+    about = json.loads(response.headers["x-fewer-debug"])
+    assert (about["tenant"], len(about["conversation"])) == ("open", 16)
+    assert about["ms"] > about["policies_us"] / 1000 > 0
 
 
 FAILING = {"steps": [{"text": "Hel"}, {"fail": {"code": "unavailable", "message": "It died."}}]}

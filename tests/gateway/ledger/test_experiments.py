@@ -201,7 +201,9 @@ def test_signals_of_quality_hold_together(store: LedgerStore) -> None:
         store.conversations(BUDGET, "control"),
         store.conversations(BUDGET, "treated"),
     )
-    alone = interval(difference([(2.0, r[0]) for r in control], [(0.0, r[0]) for r in treated]), 1)
+    compared = difference([(2.0, r[0]) for r in control], [(0.0, r[0]) for r in treated])
+    assert compared is not None
+    alone = interval(compared, 1)
     shown = found_in(store)[1]["cut_share"].interval
     assert shown is not None
     assert shown.low < alone.low < alone.high < shown.high
