@@ -36,6 +36,7 @@ class Visit:
     saved_tokens:  of a reused answer, as soon as they are known: prompt and output
     debug:   the client wants the whole record of what was decided
     unparsed: a program cannot read the answer that it asked for
+    asked_by: the policy that asks by itself; empty for a client
     reservation:   what it has taken of its limits; None where it has none
     limit_headers: what the client is told of them
     """
@@ -57,6 +58,7 @@ class Visit:
     saved_tokens: int = 0
     debug: bool = False
     unparsed: bool = False
+    asked_by: str = ""
     reservation: Reservation | None = None
     limit_headers: list[tuple[bytes, bytes]] = field(default_factory=list)
 

@@ -33,6 +33,7 @@ from gateway.tenants import Tenant
 from gateway.verdict import Verdict
 from gateway.visit import Visit
 from policies.context import Context
+from policies.decision import keep
 from policies.record import Child, encode
 from policies.request import Request
 
@@ -115,7 +116,8 @@ class Asking:
         defaults = SamplingDefaults(self._config, route, request)
         request = defaults.fill(request)
         account = Account(self._ledger, self._config.models, visit, context)
-        answer = Answer(request, visit.route, visit, [verdict], context, self._metrics, account)
+        asked = replace(verdict, decision=keep("a record is asked for"))
+        answer = Answer(request, visit.route, visit, [asked], context, self._metrics, account)
         try:
             await self._budgets.admit(request, route, self._config, visit)
             names = fitting(request, route.candidates, self._backends, self._config)
@@ -156,6 +158,7 @@ def _visit_of(verdict: Verdict, route: Route, parent: Visit) -> Visit:
         path="",
         tenant=parent.tenant,
         route=f"{route.name}:{verdict.policy.name}",
+        asked_by=verdict.policy.name,
     )
 
 

@@ -66,6 +66,8 @@ class Entry(msgspec.Struct, frozen=True):
     unparsed:      an answer that was to be JSON, or the arguments of a tool, cannot be read
     repeated:      the user asked nearly the same before (`policies.repeats`)
     accepted_tokens, rejected_tokens: of a prediction
+    asked_by:      the policy that asked by itself; empty for a client. What it spent counts for its
+                   arm, and it is no request of the conversation's
     """
 
     time_s: float
@@ -94,6 +96,7 @@ class Entry(msgspec.Struct, frozen=True):
     repeated: bool = False
     accepted_tokens: int = 0
     rejected_tokens: int = 0
+    asked_by: str = ""
 
     @property
     def failed(self) -> bool:

@@ -250,7 +250,7 @@ class Ledger:
                 self._metrics.saving.labels(route, policy, finding.measure, bound).set(value)
 
     def _count(self, entry: Entry) -> None:
-        for ruling in entry.rulings:
+        for ruling in () if entry.asked_by else entry.rulings:
             if ruling.arm is not None:
                 self._metrics.arms.labels(entry.route, ruling.policy, ruling.arm).inc()
             if ruling.mode == "active" and ruling.arm != "control" and ruling.cut_tokens > 0:

@@ -8,7 +8,7 @@ be called from any thread, by one at a time.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +74,9 @@ class LedgerStore:
         with store_errors(self.path), transaction(connection := self._open()):
             for entry in entries:
                 done = connection.execute(_insert("requests", REQUEST), _request_row(entry))
-                rows = [(done.lastrowid, *_ruling_row(each)) for each in entry.rulings]
-                connection.executemany(_insert("rulings", RULING), rows)
+                if not entry.asked_by:
+                    rows = [(done.lastrowid, *_ruling_row(each)) for each in entry.rulings]
+                    connection.executemany(_insert("rulings", RULING), rows)
                 for ruling in entry.rulings:
                     if ruling.arm is not None:
                         connection.execute(_ADD_TO_CONVERSATION, _conversation_row(entry, ruling))
@@ -219,17 +220,19 @@ class LedgerStore:
 
 
 _SUMMED = (
-    "failed", "cut", "unparsed", "repeated", "estimated", "prompt_tokens", "completion_tokens",
-    "cached_tokens", "reused_tokens", "accepted_tokens", "rejected_tokens",
-    *(f"{origin}_tokens" for origin in ORIGINS), "seconds", "dollars",
+    "estimated", "prompt_tokens", "completion_tokens", "cached_tokens", "reused_tokens",
+    "accepted_tokens", "rejected_tokens", *(f"{origin}_tokens" for origin in ORIGINS), "dollars",
 )  # fmt: skip
+_SUMMED_OF_CLIENTS = ("failed", "cut", "unparsed", "repeated", "seconds")
+_AVERAGED_OF_CLIENTS = ("first_token_s", "per_token_s", "queue_ms")
+_OF_CLIENTS = "FILTER (WHERE asked_by = '')"
 _TOTALS = ", ".join(
     [
-        "COUNT(*) AS requests",
+        f"COUNT(*) {_OF_CLIENTS} AS requests",
+        "COUNT(*) FILTER (WHERE asked_by != '') AS children",
         *(f"SUM({name}) AS {name}" for name in _SUMMED),
-        "AVG(first_token_s) AS mean_first_token_s",
-        "AVG(per_token_s) AS mean_per_token_s",
-        "AVG(queue_ms) AS mean_queue_ms",
+        *(f"COALESCE(SUM({n}) {_OF_CLIENTS}, 0) AS {n}" for n in _SUMMED_OF_CLIENTS),
+        *(f"AVG({name}) {_OF_CLIENTS} AS mean_{name}" for name in _AVERAGED_OF_CLIENTS),
         "COUNT(score) AS ratings",
         "AVG(score) AS mean_score",
     ]
@@ -244,6 +247,9 @@ _ADD_APPROVAL = (
     "AND (route, policy, epoch, arm) IN (SELECT route, policy, epoch, arm FROM rulings "
     "JOIN requests ON requests.id = request WHERE request = ? AND arm IS NOT NULL)"
 )
+
+
+_SPENT = ("prompt_tokens", "completion_tokens", "dollars")
 
 
 def _insert(table: str, columns: tuple[str, ...]) -> str:
@@ -273,7 +279,7 @@ def _ruling_row(ruling: Ruling) -> tuple[Any, ...]:
 
 def _conversation_row(entry: Entry, ruling: Ruling) -> tuple[Any, ...]:
     """Two tenants' conversations of one name are two."""
-    measured: Mapping[str, float] = {
+    measured: dict[str, float] = {
         "requests": 1,
         "prompt_tokens": entry.prompt_tokens,
         "completion_tokens": entry.completion_tokens,
@@ -286,6 +292,9 @@ def _conversation_row(entry: Entry, ruling: Ruling) -> tuple[Any, ...]:
         "approval": 0.0,
         "rated": 0,
     }
+    if entry.asked_by:
+        # Nobody has waited for it, and nobody asked.
+        measured |= {name: 0 for name in measured if name not in _SPENT}
     return (
         entry.route,
         ruling.policy,

@@ -30,7 +30,7 @@ _AT_FIRST = (
 )  # fmt: skip
 _NAMES = ("call_id", "request_id", "conversation")
 _COUNTS = ("unparsed", "repeated", "accepted_tokens", "rejected_tokens")
-REQUEST = (*_AT_FIRST, "choices", *_NAMES, *_COUNTS)
+REQUEST = (*_AT_FIRST, "choices", *_NAMES, *_COUNTS, "asked_by")
 RULING = (
     "request", "policy", "epoch", "mode", "arm", "action", "asked_tokens", "allowed_tokens",
     "cut_tokens",
@@ -72,4 +72,5 @@ MIGRATIONS = (
             _FEEDBACK,
         ]
     ),
+    "ALTER TABLE requests ADD COLUMN asked_by DEFAULT ''",
 )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +13,6 @@ from msgspec.structs import replace
 
 from gateway.backends.scripted import ScriptedBackend
 from gateway.config import Config, DedupConfig, HistoryConfig, RouteConfig
-from gateway.ledger.entry import Entry
 from gateway.stores.keys import KeyStore
 from gateway.tenants import Tenants
 from policies.record import told
@@ -32,11 +34,11 @@ def config(history: HistoryConfig = HISTORY, **route: Any) -> Config:
 
 def talk(turns: int) -> list[Message]:
     made = [each for i in range(turns) for each in (user(f"{LONG}{i}"), said(f"{LONG}{i}"))]
-    return [*made, user("And?")]
+    return [*made, user(LONG)]
 
 
-def metric(gateway_text: str, line: str) -> float:
-    found = [each for each in gateway_text.splitlines() if each.startswith(line)]
+def metric(text: str, line: str) -> float:
+    found = [each for each in text.splitlines() if each.startswith(line)]
     return float(found[0].split()[-1]) if found else 0.0
 
 
@@ -60,11 +62,20 @@ class Talking:
         reason: str = next(each["reason"] for each in decisions if each["policy"] == "history")
         return reason
 
+    def has_asked(self, times: int) -> bool:
+        """Have models been asked so often, and is all of it over?"""
+        return len(self.backend.calls) >= times and not self.backend.running
+
+    async def metrics(self) -> str:
+        text: str = (await self.gateway.client.get("/metrics")).text
+        return text
+
     async def finished(self, result: str, count: int = 1) -> None:
         """Wait until so many children have come to this."""
         line = f'fewer_child_generations_total{{result="{result}",route="chat"}}'
-        while metric((await self.gateway.client.get("/metrics")).text, line) < count:
-            pass
+        async with asyncio.timeout(10):
+            while metric(await self.metrics(), line) < count:  # noqa: ASYNC110 - has no event
+                await asyncio.sleep(0.005)
 
     @property
     def prompts(self) -> list[list[Message]]:
@@ -92,15 +103,30 @@ async def test_a_record_is_written_behind_the_answer_and_told_when_it_is_needed(
     assert talking.prompts[3][: len(cut) - 1] == cut[:-1]
 
 
-async def test_tenants_share_no_record(serve: Serve) -> None:
-    store = KeyStore(None)
+async def test_tenants_share_no_record(serve: Serve, tmp_path: Path) -> None:
+    store = KeyStore(tmp_path / "keys.sqlite3")
     keys = [store.create(tenant).text for tenant in ("a", "b")]
-    gateway = await serve(config(), SCRIPT, Tenants(store))
-    talking = Talking(gateway)
+    talking = Talking(await serve(config(), SCRIPT, Tenants(store)))
     for number, key in enumerate(keys):
         assert "a record is asked for" in await talking.turn(talk(7), key)
-        await until(lambda: len(talking.backend.calls) == 2 * (number + 1))  # noqa: B023
+        await until(partial(talking.has_asked, 2 * (number + 1)))
         assert talking.backend.calls[-1].tenant == "ab"[number]
+    salts = [call.salt for call in talking.backend.calls]
+    assert salts[0] == salts[1] != salts[2] == salts[3]
+    store.close()
+
+
+async def test_nor_is_one_told_to_another_tenant(serve: Serve, tmp_path: Path) -> None:
+    store = KeyStore(tmp_path / "keys.sqlite3")
+    keys = [store.create(tenant).text for tenant in ("a", "b")]
+    talking = Talking(await serve(config(), SCRIPT, Tenants(store)))
+    await talking.turn(talk(7), keys[0])
+    await until(partial(talking.has_asked, 2))
+    await talking.turn(talk(9), keys[0])
+    assert talking.prompts[-1][:2] == told(RECORD)
+    assert "the cut waits for its record" in await talking.turn(talk(9), keys[1])
+    assert talk(9) in talking.prompts
+    store.close()
 
 
 @pytest.mark.parametrize(
@@ -157,14 +183,14 @@ async def test_the_prompt_of_a_child_is_made_as_that_of_its_parent(serve: Serve)
 
 async def test_tiers_are_told_facts_at_the_end(serve: Serve) -> None:
     text = "She flies.\nFACTS:\n- name: Ana\n- 城市: 北京"
-    history = replace(HISTORY, strategy="tiered", facts=4, low_tokens=900)
+    history = replace(HISTORY, strategy="tiered", facts=4, low_tokens=800)
     gateway = await serve(config(history), {"steps": [{"text": text}]})
-    await gateway.chat(messages=talk(6))
+    await gateway.chat(messages=talk(7))
     await until(lambda: len(gateway.scripted.calls) == 2)
     await gateway.chat(messages=talk(9))
     last = gateway.scripted.calls[2].request.messages
     assert "- name: Ana\n- 城市: 北京\n" in last[-3]["content"]
-    assert last[-1] == user("And?")
+    assert last[-1] == user(LONG)
 
 
 async def test_the_drain_ends_children_and_begins_none(serve: Serve) -> None:
@@ -178,14 +204,16 @@ async def test_the_drain_ends_children_and_begins_none(serve: Serve) -> None:
 
 
 async def test_a_child_is_booked_on_its_conversation_as_the_policys_own(serve: Serve) -> None:
-    booked: list[Entry] = []
-    history = replace(HISTORY, holdout=0.000001)
-    gateway = await serve(config(history), SCRIPT)
-    talking = Talking(gateway)
+    talking = Talking(await serve(config(replace(HISTORY, holdout=1e-6)), SCRIPT))
     await talking.turn(talk(7))
     await talking.finished("kept")
-    report = (await gateway.client.get("/v1/ledger")).json()
+    report = (await talking.gateway.client.get("/v1/ledger")).json()
     (route,) = report["routes"]
     assert (route["requests"], route["children"]) == (1, 1)
     assert route["completion_tokens"] == 2
-    assert not booked
+    decisions = {row["policy"]: row["requests"] for row in report["policies"]}
+    assert decisions["history"] == 1
+    (arms,) = (each["conversations"] for each in report["savings"] if each["policy"] == "history")
+    assert arms == {"control": 0, "treated": 1}
+    metrics = await talking.metrics()
+    assert 'fewer_generation_tokens_total{model="one",route="chat:history"} 1.0' in metrics

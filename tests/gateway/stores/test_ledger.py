@@ -54,6 +54,22 @@ def test_requests_are_summed_up_by_route_and_tenant(store: LedgerStore) -> None:
     assert store.totals(("tenant",), a.time_s + 1) == []
 
 
+def test_what_a_policy_asks_by_itself_is_spent_and_no_request(store: LedgerStore) -> None:
+    in_arm = (ruling(arm="treated"),)
+    a = an_entry(conversation="c", rulings=in_arm, seconds=1.0, first_token_s=0.5, dollars=0.5)
+    child = replace(a, asked_by="history", error="unavailable", cut=True, first_token_s=9.0)
+    store.write([a, child])
+    (row,) = store.totals(("route",), 0.0)
+    assert (row["requests"], row["children"], row["failed"], row["cut"]) == (1, 1, 0, 0)
+    assert (row["completion_tokens"], row["dollars"], row["seconds"]) == (10, 1.0, 1.0)
+    assert row["mean_first_token_s"] == 0.5
+    assert [row["requests"] for row in store.rulings(0.0)] == [1]
+    (found,) = store.conversations(BUDGET, "treated")
+    sums = dict(zip(MEASURED, found, strict=True))
+    assert (sums["requests"], sums["completion_tokens"], sums["dollars"]) == (1, 10, 1.0)
+    assert (sums["failed"], sums["cut"], sums["seconds"]) == (0, 0, 1.0)
+
+
 def test_rulings_are_counted(store: LedgerStore) -> None:
     shadow = ruling(mode="shadow", arm=None, cut_tokens=7)
     store.write([an_entry(rulings=(shadow, ruling(arm="control"))), an_entry(rulings=(shadow,))])
