@@ -11,6 +11,7 @@ from gateway.ledger.entry import Entry, Ruling
 from gateway.ledger.ledger import Ledger
 from gateway.ledger.machine import dollars
 from gateway.ledger.origin import origins_of
+from gateway.recorder.recorder import Recorder
 from gateway.telemetry.metrics import Spent, Timing
 from gateway.verdict import Verdict
 from gateway.visit import Visit
@@ -25,9 +26,16 @@ class Account:
     """One for each request. `open` when a model has accepted it, `close` once, at its end."""
 
     def __init__(
-        self, ledger: Ledger, models: Mapping[str, ModelConfig], visit: Visit, context: Context
+        self,
+        ledger: Ledger,
+        models: Mapping[str, ModelConfig],
+        visit: Visit,
+        context: Context,
+        recorder: Recorder | None = None,
     ) -> None:
+        """recorder: None for what no client has asked for"""
         self._ledger = ledger
+        self._recorder = recorder
         self._models = models
         self._visit = visit
         self._context = context
@@ -44,6 +52,7 @@ class Account:
     ) -> None:
         """Book it. `request` as the model got it; the visit knows what was spent."""
         visit, used = self._visit, self._visit.spent
+        came = verdicts[0].before if verdicts else request
         spent = Spent() if visit.reused else used
         prompt = _stored(spent.prompt_tokens)
         entry = Entry(
@@ -72,11 +81,14 @@ class Account:
             call_id=visit.call_id,
             request_id=visit.id if visit.id != visit.call_id else None,
             unparsed=visit.unparsed,
-            repeated=asks_again(verdicts[0].before if verdicts else request),
+            repeated=self._recorder is not None and asks_again(came),
             accepted_tokens=_stored(timing.accepted_tokens),
             rejected_tokens=_stored(timing.rejected_tokens),
+            asked_by=visit.asked_by,
         )
         self._ledger.record(entry)
+        if self._recorder is not None:
+            self._recorder.note(came, request, entry, visit)
 
     def dollars(self, spent: Spent) -> float | None:
         """What the answer has cost, which has ended; None for a model without a price. What no
