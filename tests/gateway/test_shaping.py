@@ -308,6 +308,9 @@ async def test_a_fixed_answer_asks_no_model(serve: Serve) -> None:
     assert texts == ["本服务已迁移到 api.example.com。"] * 2
     assert response.json()["usage"]["total_tokens"] == 0
     assert decisions(response)["shape"]["action"] == "answer"
+    streamed = await gateway.chat(stream=True)
+    assert "本服务已迁移到 api.example.com。" in streamed.text
+    assert streamed.text.endswith("data: [DONE]\n\n")
     assert not gateway.scripted.calls
 
 

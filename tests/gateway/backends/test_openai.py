@@ -139,6 +139,22 @@ async def test_what_a_chat_request_becomes() -> None:
     assert received.headers["x-request-id"] == "r1"
 
 
+async def test_a_routes_schema_and_room_for_thoughts_are_told_to_who_knows_them() -> None:
+    schema = {"type": "object", "properties": {"总额": {"type": "number"}}}
+    reply = Reply(chat_stream("{}"))
+    async with served(reply, reasoning_field="thinking_token_budget") as (upstream, backend):
+        call = chat_call(max_tokens=512, reasoning_tokens=256, schema=schema)
+        await drain(await backend.generate(call))
+        assert backend.capabilities.structured
+        assert backend.capabilities.reasoning
+        sent = upstream.requests[0].json
+    assert (sent["max_tokens"], sent["thinking_token_budget"]) == (768, 256)
+    assert sent["response_format"]["json_schema"]["schema"] == schema
+    async with served(reply, schemas=False) as (_, backend):
+        assert not backend.capabilities.structured
+        assert not backend.capabilities.reasoning
+
+
 async def test_what_a_completion_request_becomes() -> None:
     choices = [{"index": i, "text": t, "finish_reason": "length"} for i, t in enumerate("ab")]
     reply = Reply(sse(envelope(choices), usage_chunk(), "[DONE]"))
