@@ -6,18 +6,15 @@ is done on one thread; the event loop only waits, and not beyond the deadline.
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
-from engine.protocol.errors import DeadlineExceeded, Overloaded
 from gateway.stores.cache import CacheStore
 from gateway.stores.database import connect, store_errors, transaction
+from gateway.stores.store_thread import StoreThread
 
 MIGRATIONS = (
     """
@@ -32,11 +29,7 @@ MIGRATIONS = (
     CREATE INDEX answers_by_expiry ON answers (expires_s);
     """,
 )
-MAX_WAITING = 256
-"""Calls that wait for the thread. More find no room, as everywhere."""
-
 ROW_BYTES = 128
-_T = TypeVar("_T")
 
 
 class SqliteCacheStore(CacheStore):
@@ -62,9 +55,8 @@ class SqliteCacheStore(CacheStore):
         self._deadline_s = deadline_s
         self._clock = clock
         self._size_bytes = 0
-        self._waiting = 0
         self._connection: sqlite3.Connection | None = None
-        self._thread = ThreadPoolExecutor(1, "cache")
+        self._thread = StoreThread(path.name, deadline_s)
         self._thread.submit(self._open)
 
     def __repr__(self) -> str:
@@ -76,16 +68,14 @@ class SqliteCacheStore(CacheStore):
         return self._size_bytes
 
     async def get(self, key: bytes) -> bytes | None:
-        return await self._on_thread(partial(self._get, key))
+        return await self._thread.run(partial(self._get, key))
 
     async def put(self, key: bytes, value: bytes, ttl_s: float) -> None:
         if len(value) + ROW_BYTES <= self._max_bytes:
-            await self._on_thread(partial(self._put, key, value, ttl_s))
+            await self._thread.run(partial(self._put, key, value, ttl_s))
 
     async def aclose(self) -> None:
-        self._thread.submit(self._close)
-        self._thread.shutdown(wait=False)
-        self._thread = ThreadPoolExecutor(1, "cache")
+        self._thread.close(self._close)
 
     def _get(self, key: bytes) -> bytes | None:
         with store_errors(self._path):
@@ -133,20 +123,3 @@ class SqliteCacheStore(CacheStore):
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-
-    async def _on_thread(self, work: Callable[[], _T]) -> _T:
-        if self._waiting >= MAX_WAITING:
-            raise Overloaded(f"The store {self._path.name} has too much to do.")
-        self._waiting += 1
-        doing = asyncio.get_running_loop().run_in_executor(self._thread, work)
-        doing.add_done_callback(self._done)
-        done, _ = await asyncio.wait([doing], timeout=self._deadline_s)
-        if not done:
-            doing.cancel()
-            raise DeadlineExceeded(f"The store {self._path.name} did not answer in time.")
-        return doing.result()
-
-    def _done(self, doing: asyncio.Future[_T]) -> None:
-        self._waiting -= 1
-        if not doing.cancelled():
-            doing.exception()  # nobody may be left to be told

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from engine.protocol.errors import DeadlineExceeded, Overloaded, Unavailable
-from gateway.stores.cache_sqlite import MAX_WAITING, SqliteCacheStore
+from gateway.stores.cache_sqlite import SqliteCacheStore
 from gateway.stores.database import beside
+from gateway.stores.store_thread import MAX_WAITING
 from tests.fakes.serving import until
 
 KEY = bytes(32)
