@@ -119,7 +119,7 @@ class Asking:
         asked = replace(verdict, decision=keep("a record is asked for"))
         answer = Answer(request, visit.route, visit, [asked], context, self._metrics, account)
         try:
-            await self._budgets.admit(request, route, self._config, visit)
+            await self._budgets.admit(request, route, self._config, visit, child=True)
             names = fitting(request, route.candidates, self._backends, self._config)
             call = _call_of(request, visit)
             models, note = self._config.models, partial(setattr, visit, "model")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -48,12 +49,11 @@ async def test_a_disk_that_hangs_costs_the_deadline_and_no_more(tmp_path: Path) 
         free.wait(10)
 
     await store.put(KEY, b"value", 60)
-    stuck = asyncio.get_running_loop().run_in_executor(store._thread, hang)
+    store._thread.submit(hang)
     await until(hangs.is_set)
     with pytest.raises(DeadlineExceeded, match="db did not answer in time"):
         await store.get(KEY)
     free.set()
-    await stuck
     assert await store.get(KEY) == b"value"
     await store.aclose()
 
@@ -61,14 +61,13 @@ async def test_a_disk_that_hangs_costs_the_deadline_and_no_more(tmp_path: Path) 
 async def test_what_waits_is_bounded(tmp_path: Path) -> None:
     store = SqliteCacheStore(tmp_path / "db", 10_000, deadline_s=5)
     free = threading.Event()
-    stuck = asyncio.get_running_loop().run_in_executor(store._thread, free.wait, 10)
+    store._thread.submit(partial(free.wait, 10))
     waiting = [asyncio.create_task(store.get(KEY)) for _ in range(MAX_WAITING)]
     await asyncio.sleep(0)
     with pytest.raises(Overloaded, match="too much to do"):
         await store.get(KEY)
     free.set()
     assert await asyncio.gather(*waiting) == [None] * MAX_WAITING
-    await stuck
     await store.aclose()
 
 
