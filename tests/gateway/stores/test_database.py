@@ -21,7 +21,7 @@ def test_only_the_user_may_read_it(tmp_path: Path) -> None:
     path = tmp_path / "state" / "fewer" / "fewer.sqlite3"
     connection = connect(path)
     with transaction(connection):
-        connection.execute("INSERT INTO tenants VALUES ('a', 'salt', 0)")
+        connection.execute("INSERT INTO tenants (name, salt, created_s) VALUES ('a', 'salt', 0)")
     files = list(path.parent.iterdir())
     assert len(files) == 3
     assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
@@ -68,7 +68,7 @@ def test_what_is_no_database_is_refused_with_the_reason(tmp_path: Path, kind: st
 
 def test_a_transaction_is_all_or_nothing(tmp_path: Path) -> None:
     connection = connect(tmp_path / "db")
-    insert = "INSERT INTO tenants VALUES (?, 'salt', 0)"
+    insert = "INSERT INTO tenants (name, salt, created_s) VALUES (?, 'salt', 0)"
     connection.execute(insert, ("taken",))
     with pytest.raises(sqlite3.IntegrityError), transaction(connection):
         connection.executemany(insert, [("a",), ("taken",)])
@@ -80,7 +80,7 @@ def test_a_transaction_is_all_or_nothing(tmp_path: Path) -> None:
 
 def test_an_unhurried_write_gives_way_but_hides_no_other_fault(tmp_path: Path) -> None:
     writer, other = connect(tmp_path / "db"), connect(tmp_path / "db")
-    insert = "INSERT INTO tenants VALUES ('a', 'salt', 0)"
+    insert = "INSERT INTO tenants (name, salt, created_s) VALUES ('a', 'salt', 0)"
     with transaction(writer), unhurried(other):
         other.execute(insert)
     assert writer.execute("SELECT 1 FROM tenants").fetchone() is None
@@ -90,12 +90,13 @@ def test_an_unhurried_write_gives_way_but_hides_no_other_fault(tmp_path: Path) -
     other.close()
 
 
-def test_keys_of_an_older_version_are_no_admins(tmp_path: Path) -> None:
+def test_keys_of_an_older_version_are_no_admins_and_have_no_limits(tmp_path: Path) -> None:
     old = connect(tmp_path / "db", MIGRATIONS[:1])
     with transaction(old):
-        old.execute("INSERT INTO tenants VALUES ('a', 'salt', 0)")
+        old.execute("INSERT INTO tenants (name, salt, created_s) VALUES ('a', 'salt', 0)")
         old.execute("INSERT INTO keys VALUES ('k', 'a', x'00', NULL, 1, 0, NULL, NULL, NULL)")
     old.close()
     new = connect(tmp_path / "db")
-    assert new.execute("SELECT id, admin FROM keys").fetchall() == [("k", 0)]
+    assert new.execute("SELECT id, admin, limits FROM keys").fetchall() == [("k", 0, None)]
+    assert new.execute("SELECT name, limits FROM tenants").fetchall() == [("a", None)]
     new.close()
