@@ -17,6 +17,7 @@ from engine.protocol.errors import ConfigError
 from gateway import reload
 from gateway.config import Config, load
 from gateway.reload import Live, following
+from gateway.route_policies import policies_of
 from gateway.source import Source
 
 TEXT = """
@@ -174,3 +175,72 @@ async def test_a_fault_of_ours_does_not_pass_in_silence(
         hang_up()
         lines = await until_said(said, 1)
     assert lines == ["the configuration is not followed any more: ZeroDivisionError()"]
+
+
+def with_policies(file: File, **route: str) -> None:
+    """The file with these settings of its route, as YAML."""
+    settings = ", ".join(f"{name}: {value}" for name, value in route.items())
+    file.write("budget: {max_tokens: 5}", settings)
+
+
+def epochs(config: Config) -> dict[str, str]:
+    return {policy.name: policy.epoch for policy in policies_of(config.routes["chat"])}
+
+
+async def test_other_settings_are_another_experiment_and_the_former_ones_the_former(
+    file: File,
+) -> None:
+    """Back to what was there before, a policy's arms and findings are those of before."""
+    first = epochs(file.live.config)
+    async with file.followed():
+        with_policies(file, budget="{max_tokens: 6}")
+        second = epochs(await file.taken.get())
+        file.path.write_text(TEXT)
+        third = epochs(await file.taken.get())
+    assert second["budget"] != first["budget"]
+    assert {**second, "budget": ""} == {**first, "budget": ""}
+    assert third == first
+
+
+@pytest.mark.parametrize("changed", ["mode: shadow", "holdout: 0.5"])
+async def test_mode_and_holdout_change_within_an_experiment(file: File, changed: str) -> None:
+    first = epochs(file.live.config)
+    async with file.followed():
+        with_policies(file, budget=f"{{max_tokens: 5, {changed}}}")
+        config = await file.taken.get()
+    assert epochs(config) == first
+    budget = policies_of(config.routes["chat"])[0]
+    assert (budget.mode, budget.holdout) in [("shadow", 0.05), ("active", 0.5)]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "budget: {max_tokens: 0}",
+        "budget: {max_tokens: 6}, history: {high_tokens: 5, low_tokens: 9}",
+        "budget: {max_tokens: 6",
+        "budget: {max_tokens: 6}, cache: {ttl_s: never}",
+    ],
+)
+async def test_one_wrong_policy_keeps_all_former_ones(
+    file: File, said: Callable[[], list[str]], wrong: str
+) -> None:
+    former = file.live.config
+    async with file.followed():
+        file.write("budget: {max_tokens: 5}", wrong)
+        (line,) = await until_said(said, 1)
+    assert file.taken.empty()
+    assert file.live.config is former
+    assert line.startswith("fewer.yaml:")
+    assert line.endswith("The configuration stays as it was.")
+
+
+async def test_a_recording_begins_and_ends_without_a_restart(file: File) -> None:
+    async with file.followed():
+        file.path.write_text(TEXT + "recorder: {path: log/requests.jsonl}")
+        recorder = (await file.taken.get()).recorder
+        file.path.write_text(TEXT)
+        assert (await file.taken.get()).recorder is None
+    assert recorder is not None
+    assert recorder.path == file.path.parent / "log" / "requests.jsonl"
+    assert (recorder.content, recorder.max_mb, recorder.files) == ("none", 64, 5)

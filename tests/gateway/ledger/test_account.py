@@ -20,7 +20,15 @@ from gateway.telemetry.metrics import Metrics
 from gateway.tenants import OPEN
 from gateway.visit import Visit
 from policies.base import Policy
-from policies.decision import Arithmetic, Decision, answer, keep, refuse, rewrite
+from policies.decision import (
+    Arithmetic,
+    Decision,
+    PromptTokens,
+    answer,
+    keep,
+    refuse,
+    rewrite,
+)
 from policies.holdout import conversation_of
 from policies.request import Request
 from tests.fakes.clock import FakeClock
@@ -154,3 +162,54 @@ async def test_no_upstream_can_break_the_ledger() -> None:
     store.write([entry] * 100)
     assert store.totals(("tenant",), 0.0)[0]["prompt_tokens"] == 10**14
     store.close()
+
+
+QUESTION = "日本的首都是哪里？请回答。"
+AGAIN = [
+    {"role": "user", "content": QUESTION},
+    {"role": "assistant", "content": "京都"},
+    {"role": "user", "content": QUESTION},
+]
+
+
+async def test_a_question_asked_again_is_told_whatever_policies_left_of_it() -> None:
+    assert not (await booked()).repeated
+    asked = replace(REQUEST, messages=AGAIN)
+    assert (await booked(request=asked)).repeated
+    cut = Fixed(rewrite(replace(REQUEST, messages=AGAIN[2:]), "cut"))
+    assert (await booked(cut, request=asked)).repeated
+
+
+JSON = replace(REQUEST, parameters={"response_format": {"type": "json_object"}})
+
+
+@pytest.mark.parametrize(("text", "unparsed"), [('{"a": 1}', False), ('{"a": ', True)])
+async def test_an_answer_that_cannot_be_parsed_is_told(text: str, unparsed: bool) -> None:
+    entry = await booked(script={"steps": [{"text": text}]}, request=JSON)
+    assert entry.unparsed == unparsed
+
+
+async def test_a_failed_answer_is_not_called_unparsed_besides() -> None:
+    failing = {"steps": [{"text": "{"}, {"fail": {"code": "unavailable"}}]}
+    entry = await booked(script=failing, request=JSON)
+    assert (entry.failed, entry.unparsed) == (True, False)
+
+
+async def test_a_policys_own_count_goes_before_an_estimate() -> None:
+    shorter = replace(REQUEST, messages=LONG[1:])
+    (ruling,) = (
+        await booked(Fixed(rewrite(shorter, "shorter", prompt=PromptTokens(70, 20))))
+    ).rulings
+    assert ruling.cut_tokens == 50
+
+
+async def test_predictions_are_told() -> None:
+    usage = {"prompt_tokens": 5, "completion_tokens": 1}
+    usage |= {"accepted_prediction_tokens": 7, "rejected_prediction_tokens": 3}
+    entry = await booked(script={"steps": [{"text": "a"}, {"usage": usage}]})
+    assert (entry.accepted_tokens, entry.rejected_tokens) == (7, 3)
+
+
+async def test_it_is_found_by_its_ids() -> None:
+    entry = await booked()
+    assert (entry.call_id, entry.request_id) == ("call", "id")
