@@ -32,6 +32,7 @@ from engine.request import Request
 from engine.runner.base import BLOCK_TOKENS, Int32
 from engine.runner.registry import open_executor
 from engine.speculate.base import Proposer
+from engine.speculate.history import History
 from engine.speculate.speculator import proposers_for
 from engine.speculate.tally import Tally
 from engine.text.chat_template import ChatTemplate
@@ -135,8 +136,8 @@ class Bench:
         return self.core.statistics().speculation
 
 
-def _by_tenant(request: Request) -> Sequence[Proposer]:
-    return proposers_for("off" if request.tenant == "off" else "auto")(request)
+def _by_tenant(request: Request, history: History) -> Sequence[Proposer]:
+    return proposers_for("off" if request.tenant == "off" else "auto")(request, history)
 
 
 @dataclass

@@ -99,6 +99,8 @@ class Scheduler:
         elif sequence.phase is Phase.PARKED:
             self._leaders.unpark(sequence)
         sequence.phase = phase
+        if phase is Phase.ENDED:
+            self._speculator.ended(sequence)
 
     def pause(self, sequence: Sequence) -> None:
         """Produce nothing more for now. The blocks stay in the cache until others need them."""

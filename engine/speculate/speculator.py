@@ -11,14 +11,15 @@ from engine.sequence import Sequence
 from engine.speculate.balance import Balance
 from engine.speculate.base import Proposer
 from engine.speculate.drafter import Drafter
+from engine.speculate.history import SHORTEST_ANSWER, Histories, History, HistoryProposer
 from engine.speculate.ngram import NgramProposer
 from engine.speculate.prediction import PredictionProposer
 from engine.speculate.tally import Tally
 from engine.speculate.verify import Run
 from engine.step_time import StepTimeModel
 
-Proposers = Callable[[Request], Many[Proposer]]
-"""Makes the proposers of one choice of a request."""
+Proposers = Callable[[Request, History], Many[Proposer]]
+"""Makes the proposers of one choice of a request, given what its tenant's answers said lately."""
 
 
 class Speculator:
@@ -29,11 +30,12 @@ class Speculator:
 
     def __init__(self, step_time: StepTimeModel, proposers: Proposers, vocab_size: int) -> None:
         self._step_time, self._proposers, self._vocab_size = step_time, proposers, vocab_size
+        self._histories = Histories()
         self.tallies: dict[str, Tally] = {}
 
     def drafter_for(self, request: Request) -> Drafter | None:
         """A new drafter for one choice; None where nobody would guess."""
-        proposers = self._proposers(request)
+        proposers = self._proposers(request, self._histories.of(request.tenant, request.salt))
         return Drafter(proposers) if proposers else None
 
     def balance(self, rows: int, reads: float) -> Balance:
@@ -74,17 +76,24 @@ class Speculator:
         if name is not None:
             self.tallies.setdefault(name, Tally()).add(run.drafted, run.accepted)
 
+    def ended(self, sequence: Sequence) -> None:
+        """Remember what a sequence has said, for its tenant alone."""
+        if sequence.drafter is not None and sequence.output_tokens >= SHORTEST_ANSWER:
+            request = sequence.request
+            self._histories.of(request.tenant, request.salt).add(sequence.output)
+
 
 def proposers_for(speculation: Speculation) -> Proposers:
     """The proposers that a setting stands for."""
     return _none if speculation == "off" else _all
 
 
-def _none(request: Request) -> list[Proposer]:
+def _none(request: Request, history: History) -> list[Proposer]:
     return []
 
 
-def _all(request: Request) -> list[Proposer]:
+def _all(request: Request, history: History) -> list[Proposer]:
+    own: list[Proposer] = [NgramProposer(), HistoryProposer(history)]
     if request.prediction is None:
-        return [NgramProposer()]
-    return [PredictionProposer(request.prediction), NgramProposer()]
+        return own
+    return [PredictionProposer(request.prediction), *own]

@@ -9,6 +9,7 @@ import numpy as np
 from engine.request import Request
 from engine.runner.base import Int32
 from engine.speculate.base import Guess, Proposer
+from engine.speculate.speculator import Proposers
 
 Bend = Callable[[list[int], int], list[int]]
 """What follows truly, and the size of the vocabulary, to what is guessed."""
@@ -59,6 +60,6 @@ def bends(end_id: int) -> dict[str, Bend]:
     }
 
 
-def of_request(made: Callable[[Request], Proposer]) -> Callable[[Request], list[Proposer]]:
+def of_request(made: Callable[[Request], Proposer]) -> Proposers:
     """A core's `proposers`: one for each choice."""
-    return lambda request: [made(request)]
+    return lambda request, history: [made(request)]

@@ -11,7 +11,7 @@ from engine.protocol.sampling import Sampling
 from engine.protocol.settings import EngineSettings
 from engine.request import Request
 from engine.runner.base import Batch
-from engine.speculate.speculator import Proposers
+from engine.speculate.speculator import Proposers, proposers_for
 from tests.fakes.clock import FakeClock
 from tests.fakes.executor import HashExecutor
 from tests.fakes.sink import FakeSink
@@ -55,7 +55,7 @@ class Rig:
             settings,
             num_blocks,
             clock=self.clock,
-            proposers=proposers or (lambda request: []),
+            proposers=proposers or proposers_for("off"),
         )
         self.sink = FakeSink()
 
