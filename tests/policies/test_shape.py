@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine.protocol.frames import Event, TokenLogprob, Usage
@@ -126,6 +126,7 @@ requests = st.builds(
 )
 
 
+@example(chat([user("多少钱？")], parameters={"functions": [{"name": "查询"}]}), "decide")
 @given(requests, st.sampled_from(["decide", "control"]))
 def test_no_schema_where_tools_are_asked_for_or_a_form_is_named(request: Request, arm: str) -> None:
     named = set(request.parameters) & {"response_format", "guided_json", "grammar", "functions"}
