@@ -198,9 +198,9 @@ class Gateway:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._ledger.running())
             await stack.enter_async_context(self._recorder.running())
-            stack.push_async_callback(self._serving.aclose)
             stack.push_async_callback(self._budgets.aclose)
             stack.callback(self._desk.close)
+            stack.push_async_callback(self._serving.aclose)
             stack.push_async_callback(self._sharing.aclose)
             stack.push_async_callback(self._history.aclose)
             stack.callback(self._drain.cut)
