@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from gateway.config import Config
-    from gateway.recorder.tally import PolicyTally, Result, RouteTally, Sums
+    from gateway.recorder.tally import PolicyTally, Result, RouteTally
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -94,14 +94,14 @@ def _route_table(tally: RouteTally) -> Table:
         ("shorter by their limit", "cut_short"),
         ("open-ended", "open_ended"),
     ):
-        table.add_row(title, *_cells(tally.recorded, tally.replayed, field))
+        before, after = getattr(tally.recorded, field), getattr(tally.replayed, field)
+        if before or after:
+            table.add_row(title, f"{before:,}", f"{after:,}", _change(before, after))
     return table
 
 
-def _cells(recorded: Sums, replayed: Sums, field: str) -> tuple[str, str, str]:
-    before, after = getattr(recorded, field), getattr(replayed, field)
-    change = f"{(after - before) / before:+.1%}" if before else ""
-    return f"{before:,}", f"{after:,}", change
+def _change(before: int, after: int) -> str:
+    return f"{(after - before) / before:+.1%}" if before else ""
 
 
 def _policy_table(tallies: list[PolicyTally]) -> Table:
