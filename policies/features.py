@@ -85,7 +85,12 @@ SCRIPTS = {
 }
 """Characters of each script that a rule may name."""
 
-_SCRIPTS = {name: re.compile(f"[{characters}]") for name, characters in SCRIPTS.items()}
+_WITHOUT_SPACES = ("thai", "kana", "han")
+_WORDS_OF = {
+    name: re.compile(f"[{characters}]" if name in _WITHOUT_SPACES else f"[{characters}]+")
+    for name, characters in SCRIPTS.items()
+}
+_LATIN = re.compile(f"[{SCRIPTS['latin']}]")
 
 
 def features(text: str) -> tuple[float, ...]:
@@ -106,16 +111,17 @@ def features(text: str) -> tuple[float, ...]:
         _share(_count(_CAPITAL, text), letters),
         _log(_share(letters, words)),
         _share(_count(_UNSPACED, text), letters),
-        _share(_count(_SCRIPTS["latin"], text), letters),
+        _share(_count(_LATIN, text), letters),
     )
 
 
 def script_of(text: str) -> str | None:
-    """The script of SCRIPTS that most of its letters are of; None where there are none.
+    """The script of SCRIPTS that most of its words are in; None where there are none.
 
-    A text with kana is Japanese, however many Chinese characters it has.
+    Where words are not apart, each character counts. A text with kana is Japanese, however many
+    Chinese characters it has.
     """
-    counts = {name: _count(pattern, text) for name, pattern in _SCRIPTS.items()}
+    counts = {name: _count(pattern, text) for name, pattern in _WORDS_OF.items()}
     if counts["kana"]:
         counts["kana"] += counts.pop("han")
     best = max(counts, key=counts.__getitem__)

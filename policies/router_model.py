@@ -1,9 +1,9 @@
-"""A trained router: what a prompt gains from the stronger of two models.
+"""A trained router: what a prompt is expected to gain from the stronger of two models.
 
-Logistic regression over a static embedding of the prompt and a dozen numbers about its text:
-elaborate routers seldom do better (LLMRouterBench, https://arxiv.org/abs/2601.07206).
-`fewer route train` writes one as a JSON file of kilobytes. Reading it runs nothing that it says,
-and scoring needs no library.
+Two logistic regressions, one for each model, say how well it will answer; the difference is the
+gain. They see a static embedding of the prompt and a dozen numbers about its text. More elaborate
+routers seldom do better (LLMRouterBench, https://arxiv.org/abs/2601.07206). `fewer route train`
+writes one as a JSON file of kilobytes. Reading it runs nothing, and scoring needs no library.
 """
 
 from __future__ import annotations
@@ -22,18 +22,21 @@ MAX_BYTES = 256 * 1024
 
 MAX_DIMENSIONS = 4096
 
-_LIMIT = 1e6
-"""No number of a file may be larger: sums of products stay finite."""
+SHARES = 101
+"""Scores of a model's `shares`, one for each hundredth and both ends."""
+
+_MOST = 1e6
+"""No number of a file may be larger, so that sums of products stay finite."""
 
 Embed = Callable[[str], Sequence[float]]
 
 
 class Trained(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """On what, for people; and so that nobody takes its own prompts for a test.
+    """What it was trained on, for people, and so that nobody tests it on the same prompts.
 
     prompts: how many
-    data:    `digest` of their outcomes
-    weak, strong: mean quality of each model
+    data:    digest of their outcomes
+    weak, strong: mean quality of each model's answers
     """
 
     prompts: int
@@ -42,76 +45,65 @@ class Trained(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     strong: float
 
 
-class RouterModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A router file, as it was read. `check` it before it is used.
+class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """mean, deviation: of the number, on the prompts of the training
+    weak, strong: weights of the number once it is brought to mean 0 and deviation 1
+    """
 
-    format:       of the file
-    text:         version of `policies.features`
-    embedding:    fingerprint of the embedding that it was trained with
-    dimensions:   weights of the embedding's
-    features:     by name: mean and standard deviation where it was trained, and weight
-    bias:         with it, a score is a logit
-    shares:       scores of prompts that it had not seen, at each hundredth: 101, ascending
+    mean: float
+    deviation: float
+    weak: float
+    strong: float
+
+
+class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One model's regression, but for the features. dimensions: weights of the embedding's."""
+
+    bias: float
+    dimensions: list[float]
+
+    def logit(self, embedding: Sequence[float]) -> float:
+        return self.bias + math.fsum(map(mul, self.dimensions, embedding))
+
+
+class RouterModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A router file. `check` it before it is used.
+
+    features_version: `policies.features.VERSION` of the training
+    embedding:        fingerprint of the embedding of the training
+    features:         by name
+    shares:           scores of prompts that it had not seen, at each hundredth of them, ascending
     """
 
     format: Literal["fewer-router"]
-    text: int
+    features_version: int
     embedding: str
-    dimensions: list[float]
-    features: dict[str, tuple[float, float, float]]
-    bias: float
+    weak: Head
+    strong: Head
+    features: dict[str, Feature]
     shares: list[float]
     trained: Trained
 
     def score(self, embedding: Sequence[float], text: str) -> float:
-        """Between 0 and 1: the higher, the more the stronger model is needed. The embedding is that
-        of `abridged(text)`."""
-        logit = self.bias + sum(map(mul, self.dimensions, embedding))
-        for value, (mean, deviation, weight) in zip(
-            features(text), map(self.features.__getitem__, NAMES), strict=True
-        ):
-            logit += (value - mean) / deviation * weight
-        return 1 / (1 + math.exp(-max(-50.0, min(50.0, logit))))
+        """The expected gain, -1 to 1. The embedding is that of `abridged(text)`."""
+        weak, strong = self.weak.logit(embedding), self.strong.logit(embedding)
+        for name, value in zip(NAMES, features(text), strict=True):
+            feature = self.features[name]
+            standard = (value - feature.mean) / feature.deviation
+            weak += standard * feature.weak
+            strong += standard * feature.strong
+        return _logistic(strong) - _logistic(weak)
 
     def threshold(self, strong_share: float) -> float:
-        """The score that about so large a share of prompts like those it was trained on reach."""
-        place = (1 - strong_share) * (len(self.shares) - 1)
+        """The score that about so large a share reaches, of prompts like those of the training."""
+        place = (1 - strong_share) * (SHARES - 1)
         below = math.floor(place)
-        above = min(below + 1, len(self.shares) - 1)
+        above = min(below + 1, SHARES - 1)
         return self.shares[below] + (place - below) * (self.shares[above] - self.shares[below])
 
 
-def read(data: bytes) -> RouterModel:
-    """Raises `ValueError` that says what is wrong, in a clause."""
-    if len(data) > MAX_BYTES:
-        raise ValueError(f"has {len(data)} bytes, and a router at most {MAX_BYTES}")
-    try:
-        model = msgspec.json.decode(data, type=RouterModel)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"is no router file: {error}") from error
-    check(model)
-    return model
-
-
-def check(model: RouterModel) -> None:
-    """Raises `ValueError` that says what is wrong, in a clause."""
-    if model.text != VERSION or tuple(sorted(model.features)) != tuple(sorted(NAMES)):
-        raise ValueError("was trained by another version of fewer; train it again")
-    if not 0 < len(model.dimensions) <= MAX_DIMENSIONS:
-        raise ValueError(f"has {len(model.dimensions)} dimensions")
-    if len(model.shares) != 101 or list(model.shares) != sorted(model.shares):
-        raise ValueError("must have 101 shares in ascending order")
-    numbers = [*model.dimensions, model.bias, *model.shares]
-    for mean, deviation, weight in model.features.values():
-        numbers += [mean, deviation, weight]
-        if not deviation > 0:
-            raise ValueError("has a feature without a deviation")
-    if not all(abs(number) <= _LIMIT for number in numbers):
-        raise ValueError("holds a number that is none, or too large")
-
-
 class Router(msgspec.Struct, frozen=True):
-    """A model and the embedding that goes with it, whose fingerprint was compared."""
+    """A model together with the embedding that it was trained with."""
 
     model: RouterModel
     embed: Embed
@@ -120,3 +112,38 @@ class Router(msgspec.Struct, frozen=True):
         """See `RouterModel.score`. Pure, as `embed` is."""
         text = abridged(text)
         return self.model.score(self.embed(text), text)
+
+
+def read(data: bytes) -> RouterModel:
+    """Raises `ValueError` with what is wrong, as the rest of a sentence about the file."""
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"is no router file: it has more than {MAX_BYTES // 1024} kB")
+    try:
+        model = msgspec.json.decode(data, type=RouterModel)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"is no router file: {error}") from error
+    _check(model)
+    return model
+
+
+def _check(model: RouterModel) -> None:
+    if model.features_version != VERSION or set(model.features) != set(NAMES):
+        raise ValueError("was trained by another version of fewer; train it again")
+    if not 0 < len(model.weak.dimensions) <= MAX_DIMENSIONS:
+        raise ValueError(f"has {len(model.weak.dimensions)} dimensions")
+    if len(model.strong.dimensions) != len(model.weak.dimensions):
+        raise ValueError("has heads of different dimensions")
+    if len(model.shares) != SHARES or model.shares != sorted(model.shares):
+        raise ValueError(f"needs {SHARES} shares in ascending order")
+    numbers = [*model.shares]
+    for head in (model.weak, model.strong):
+        numbers += [head.bias, *head.dimensions]
+    for feature in model.features.values():
+        numbers += [feature.mean, 1 / feature.deviation if feature.deviation else math.inf]
+        numbers += [feature.deviation, feature.weak, feature.strong]
+    if not all(abs(number) <= _MOST for number in numbers):
+        raise ValueError("holds a number that is too large")
+
+
+def _logistic(logit: float) -> float:
+    return 1 / (1 + math.exp(-max(-50.0, min(50.0, logit))))

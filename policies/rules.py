@@ -19,7 +19,7 @@ class Rule:
     model:      answers then
     min_tokens, max_tokens: of the prompt
     has:        all of these
-    script:     the script of most of the letters, a name of `policies.features.SCRIPTS`
+    script:     the script of most of its words, a name of `policies.features.SCRIPTS`
     pattern:    a regular expression that is found in the text
     """
 

@@ -105,7 +105,10 @@ def _check_embedding(document: Document, key: Key, model: RouterModel) -> None:
         embedding = bundled()
     except SetupError as error:
         document.fail(key, error.message)
-    if (model.embedding, len(model.dimensions)) != (embedding.fingerprint, embedding.dimensions):
+    if (model.embedding, len(model.weak.dimensions)) != (
+        embedding.fingerprint,
+        embedding.dimensions,
+    ):
         document.fail(key, "was trained with another text embedding; train it again.")
 
 
