@@ -31,6 +31,7 @@ COMMANDS = {
     "fit": "say what of a model fits into this machine or a named GPU",
     "check": "validate a configuration file and summarise it",
     "keys": "create, list, rotate and revoke clients' keys",
+    "route": "train a router between two models, and see what it is worth",
     "replay": "recorded requests under another configuration: what would change",
 }
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, get_args
 from engine.protocol.errors import SetupError
 
 if TYPE_CHECKING:
-    from gateway.config import Config
+    from gateway.config import Config, RouteConfig
     from gateway.source import Source
 
 DEFAULT_ENGINE_PORT = 8090
@@ -134,9 +134,18 @@ def with_model(config: Config, model: str) -> Config:
         },
         aliases={alias: renamed(target) for alias, target in config.aliases.items()},
         routes={
-            key: replace(route, model=renamed(route.model)) for key, route in config.routes.items()
+            key: replace(_without_choice(route, ours), model=renamed(route.model))
+            for key, route in config.routes.items()
         },
     )
+
+
+def _without_choice(route: RouteConfig, ours: set[str]) -> RouteConfig:
+    """Where a gguf model may be chosen, there is nothing to choose any more."""
+    from msgspec.structs import replace
+
+    chooses = route.route is not None and not ours.isdisjoint(route.route.models)
+    return replace(route, route=None) if chooses else route
 
 
 def _served_name(model: str) -> str:

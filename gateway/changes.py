@@ -78,10 +78,22 @@ def _routes(
             route = current.routes[name]
             models.setdefault(route.model, current.models[route.model])
         if route.model in models:
+            route = _with_models(route, current.routes.get(name), models)
             own = models[route.model].gguf is not None
             # The window of an engine that runs is what it was started with.
             routes[name] = replace(route, max_model_len=None) if own else route
     return routes
+
+
+def _with_models(
+    route: RouteConfig, current: RouteConfig | None, models: Mapping[str, ModelConfig]
+) -> RouteConfig:
+    """Where a model that it may choose is not there, it chooses as before, or not at all."""
+    if route.route is None or all(model in models for model in route.route.models):
+        return route
+    before = current.route if current is not None else None
+    stays = before is not None and all(model in models for model in before.models)
+    return replace(route, route=before if stays else None)
 
 
 def _without_strangers(models: Mapping[str, ModelConfig]) -> dict[str, ModelConfig]:

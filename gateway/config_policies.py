@@ -108,7 +108,7 @@ class RuleConfig(Section, frozen=True):
     model:   answers then
     min_prompt_tokens, max_prompt_tokens: of everything up to the deciding message
     has:     all of these
-    script:  the script of most of its letters, one of `policies.features.SCRIPTS`
+    script:  the script of most of its words, one of `policies.features.SCRIPTS`
     pattern: a regular expression that is found in the deciding message
     """
 
