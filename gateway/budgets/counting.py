@@ -82,6 +82,7 @@ class Counting:
             else:
                 self._learn(takes, reply.states)
                 return reply
+        self._return_soon(AGAIN_AFTER_S)
         if self.when_away == "closed":
             raise Unavailable(
                 "The store of limits is away, and nothing is served without it.",

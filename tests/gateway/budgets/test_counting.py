@@ -194,3 +194,39 @@ async def test_what_waits_is_bounded(
         await limits.settle(str(number), [Take(f"budget {number}", 1, 100, windowed=False)])
     assert "3 unsettled" in repr(limits)
     await back(store, limits)
+
+
+async def test_what_cannot_be_booked_is_booked_later(
+    store: Flaky, limits: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store answers, and fails again as it is told what was spent."""
+    store.error = Unavailable("gone")
+    await limits.reserve("a", [of(BUDGET, 10)], 60)
+    failures = iter([DeadlineExceeded("late")])
+    whole = store.reserve
+
+    async def failing(lease: str, takes: Sequence[Take], lease_s: float) -> Reply:
+        for error in failures:
+            raise error
+        return await whole(lease, takes, lease_s)
+
+    monkeypatch.setattr(store, "reserve", failing)
+    await limits.settle("a", [of(BUDGET, 4)])
+    await back(store, limits)
+    assert await store.used() == 4
+
+
+async def test_a_fault_of_ours_is_told(
+    store: Flaky,
+    limits: Counting,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store.error = Unavailable("gone")
+
+    async def broken(takes: Sequence[Take]) -> tuple[State, ...]:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(store, "look", broken)
+    await limits.reserve("a", [of(BUDGET, 10)], 60)
+    await until(lambda: "not asked any more" in caplog.text)

@@ -256,3 +256,11 @@ async def test_each_change_is_a_line_of_the_audit_log(
     assert found[2]["limits"] == {"budget_dollars": 5.0, "period": "month"}
     for text in (made["key"], rotated["key"]):
         assert text.split("-", 2)[2] not in caplog.text
+
+
+async def test_where_no_keys_are_kept_there_are_none(serve: Serve) -> None:
+    gateway: Gateway = await serve(config())
+    response = await gateway.client.get("/v1/admin/keys")
+    assert (response.status_code, "keeps no keys" in response.text) == (404, True)
+    usage = (await gateway.client.get("/v1/admin/usage")).json()["data"]
+    assert [row["subject"] for row in usage] == ["route"]
