@@ -18,6 +18,7 @@ from engine.protocol.errors import (
 from engine.protocol.frames import Accepted, Event, Failed, StreamEvent
 from gateway.backends.base import Backend, Call, Stream
 from gateway.config import ModelConfig
+from gateway.drafting import drafted
 from gateway.errors import of_failed, with_tried
 from gateway.landing import LandingStream
 from gateway.shaping import fitted
@@ -99,6 +100,7 @@ class Attempts:
         self.first_token_due_s = min(now_s + model.first_token_timeout_s, deadline_s)
         backend = self._backends[name]
         request = fitted(self._fit(self._call.request, name), backend.capabilities)
+        request = drafted(request, self._call.draft, backend.capabilities)
         call = replace(self._call, request=request, deadline_s=deadline_s)
         if len(self._tried) > 1:
             call = replace(call, id=f"{call.id}-{len(self._tried)}")

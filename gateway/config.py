@@ -18,6 +18,7 @@ from engine.protocol.errors import ConfigError
 from gateway.backends.script import Script
 from gateway.config_checks import (
     check_agent,
+    check_cache,
     check_history,
     check_limits,
     check_output,
@@ -38,6 +39,7 @@ from gateway.config_policies import (
     RouteCacheConfig,
     RoutingConfig,
     RuleConfig,
+    SemanticCacheConfig,
     ShapeConfig,
 )
 from gateway.config_sections import (
@@ -81,6 +83,7 @@ __all__ = [
     "RuleConfig",
     "SamplingConfig",
     "Secret",
+    "SemanticCacheConfig",
     "ServerConfig",
     "ShapeConfig",
     "default_config",
@@ -130,6 +133,7 @@ def resolve(document: Document, folder: Path, environ: Mapping[str, str]) -> Con
     _check_names(document, config)
     _check_engine(document, config)
     _check_store(document, "cache", config.cache.store.reveal())
+    _check_store(document, "ledger", config.ledger.store.reveal())
     _check_store(document, "limits", config.limits.store.reveal())
     _check_store(document, "records", config.records.store.reveal())
     models = {
@@ -143,6 +147,7 @@ def resolve(document: Document, folder: Path, environ: Mapping[str, str]) -> Con
         check_history(document, ("routes", name, "history"), route, config)
         check_output(document, ("routes", name), route, config)
         check_agent(document, ("routes", name), route)
+        check_cache(document, ("routes", name, "cache", "semantic"), route)
         check_limits(document, ("routes", name, "limits"), route, config)
     _check_aliases(document, config)
     return replace(

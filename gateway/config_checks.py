@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from engine.protocol.errors import InvalidRequest
+from engine.protocol.errors import InvalidRequest, SetupError
 from engine.protocol.sampling import Sampling
 from gateway.config_file import Document, suggestion
 from gateway.config_policies import HistoryConfig
@@ -133,6 +133,21 @@ def check_agent(document: Document, key: tuple[str, ...], route: RouteConfig) ->
     agent = route.agent
     if agent is not None and agent.max_tool_rounds is None and agent.max_run_tokens is None:
         document.fail((*key, "agent"), "sets no limit: give max_tool_rounds or max_run_tokens.")
+
+
+def check_cache(document: Document, key: tuple[str, ...], route: RouteConfig) -> None:
+    """Similar requests have the answers that the exact cache keeps, and are found by embedding."""
+    semantic = route.cache.semantic
+    if semantic is None or semantic.mode == "disabled":
+        return
+    if route.cache.exact.mode != "active":
+        document.fail(key, "uses what cache.exact keeps: set cache.exact.mode to active.")
+    from gateway.embedding import bundled
+
+    try:
+        bundled()
+    except SetupError as error:
+        document.fail(key, error.message)
 
 
 _SHAPES = ("brevity", "instruction", "schema", "answer")

@@ -11,6 +11,7 @@ from policies.base import Mode
 from policies.prompt import Per
 from policies.router_model import RouterModel
 from policies.rules import Has
+from policies.semantic import Use
 
 
 class LearnConfig(Section, frozen=True):
@@ -180,10 +181,29 @@ class ExactCacheConfig(Section, frozen=True):
     holdout: Share = 0.0
 
 
+class SemanticCacheConfig(Section, frozen=True):
+    """The policy `semantic`: what an answer is worth to a request in other words.
+
+    use:            `draft`: a model that verifies predictions writes only what differs; `answer`:
+                    it is the answer, where nothing that both turn on differs
+    min_similarity: cosine of the two texts from which on; counts where it is above the calibrated
+                    threshold of their script
+    max_entries:    requests of a tenant that are compared with
+    mode, holdout:  as those of `budget`; the control arm is neither compared nor compared with
+    """
+
+    use: Use = "draft"
+    min_similarity: Share = 0.0
+    max_entries: Annotated[int, Meta(ge=1, le=20_000)] = 2000
+    mode: Mode = "active"
+    holdout: Share = 0.05
+
+
 class RouteCacheConfig(Section, frozen=True):
     """What a route keeps; `ttl_s` says for how long."""
 
     exact: ExactCacheConfig = ExactCacheConfig()
+    semantic: SemanticCacheConfig | None = None
     ttl_s: Seconds = 3600.0
 
 

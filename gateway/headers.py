@@ -41,6 +41,8 @@ def told(
     }
     if visit.saved_tokens:
         found["x-fewer-tokens-saved"] = b"%d" % visit.saved_tokens
+    if visit.similarity is not None:
+        found["x-fewer-similarity"] = b"%.3f" % visit.similarity
     if visit.debug:
         entries = [_record(each, degraded) for each in verdicts]
         found["x-fewer-decisions"] = _fitted(entries, MAX_RECORD_BYTES)

@@ -11,16 +11,20 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping
 from functools import partial
 
+from msgspec.structs import replace
+
 from engine.protocol.errors import ContextLengthExceeded
 from gateway.answer import Answer
 from gateway.backends.base import Backend, Call, Stream
 from gateway.budgets.budgets import Budgets
 from gateway.cache.control import parse
 from gateway.cache.flights import Note
+from gateway.cache.question import question_for
 from gateway.cache.sharing import Asked, Sharing
 from gateway.cache.terms import terms_of
 from gateway.config import Config, ModelConfig
 from gateway.deciding import Deciding, check
+from gateway.drafting import undrafted
 from gateway.history.asking import Asking, History
 from gateway.ledger.account import Account
 from gateway.ledger.ledger import Ledger
@@ -117,7 +121,8 @@ class Pipeline:
                 request, route, defaults, verdicts, visit, context, traceparent
             )
             if visit.model:
-                answer.degraded = degraded(request, self._backends[visit.model].capabilities)
+                able = self._backends[visit.model].capabilities
+                answer.degraded = degraded(request, able) | undrafted(verdicts, able)
         except BaseException as error:
             answer.settle(error)
             if isinstance(error, ContextLengthExceeded) and _is_uncut(request, route):
@@ -152,21 +157,26 @@ class Pipeline:
         )
         plan = plan_of(request, route, verdicts, self._backends, self._config)
 
-        def begin(note: Note) -> Awaitable[Stream]:
-            return self._cascades.start(Put(plan, call, defaults.fit, note, visit, context))
+        def begin(note: Note, draft: str) -> Awaitable[Stream]:
+            drafted = replace(call, draft=draft)
+            return self._cascades.start(Put(plan, drafted, defaults.fit, note, visit, context))
 
         terms = terms_of(verdicts, request, parse(visit.cache_control))
+        key = partial(self._key, route, plan, tenant)
+        verifies = self._backends[plan.models[0]].capabilities.prediction
+        owner = f"{route.name} {tenant.name}"
         asked = Asked(
-            key=b"" if terms.is_alone else self._key(request, route, plan, tenant),
+            key=b"" if terms.is_alone else key(request),
             backends=tuple(self._backends[name] for name in plan.models),
             models=plan.intended,
             choices=request.choices,
             route=route.name,
             terms=terms,
+            question=question_for(verdicts, request, owner, key, verifies=verifies),
         )
         return await self._sharing.stream(asked, begin, visit)
 
-    def _key(self, request: Request, route: Route, plan: Plan, tenant: Tenant) -> bytes:
+    def _key(self, route: Route, plan: Plan, tenant: Tenant, request: Request) -> bytes:
         models = [_identity(name, self._config.models[name]) for name in plan.models]
         return key_of(request, salt=tenant.salt, route=route.name, models=[*models, plan.terms])
 

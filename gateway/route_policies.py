@@ -11,6 +11,7 @@ from gateway.config_policies import (
     HistoryConfig,
     InputConfig,
     RoutingConfig,
+    SemanticCacheConfig,
     ShapeConfig,
 )
 from gateway.config_sections import RouteConfig
@@ -28,9 +29,12 @@ from policies.history import HistoryPolicy
 from policies.holdout import epoch_of
 from policies.input_budget import InputPolicy
 from policies.ranking import VERSION as RANKING
+from policies.semantic import SemanticCachePolicy
 from policies.shape import VERSION as WORDING
 from policies.shape import ShapePolicy
+from policies.slots import VERSION as SLOTS
 from policies.summary import SummaryPolicy
+from policies.thresholds import VERSION as THRESHOLDS
 from policies.tiers import TieredPolicy
 
 
@@ -54,6 +58,8 @@ def policies_of(route: RouteConfig, window_tokens: int | None = None) -> list[Po
         ttl_s=route.cache.ttl_s,
     )
     found += [_set(cache, exact), _set(CoalescePolicy(route.coalesce.mode), route.coalesce)]
+    if (semantic := route.cache.semantic) is not None:
+        found.append(_semantic(semantic, sampled=cache.sampled))
     if (routing := route.route) is not None:
         policy = routing_policy(route.model, routing)
         found.append(_set(policy, routing, f"-{COUNTING}-{FEATURES}"))
@@ -106,6 +112,17 @@ def _agent(settings: AgentConfig) -> Policy:
     return _set(policy, settings, f"-{COUNTING}-{ENDING}")
 
 
+def _semantic(settings: SemanticCacheConfig, *, sampled: bool) -> Policy:
+    policy = SemanticCachePolicy(
+        settings.mode,
+        use=settings.use,
+        min_similarity=settings.min_similarity,
+        max_entries=settings.max_entries,
+        sampled=sampled,
+    )
+    return _set(policy, settings, f"-{SLOTS}-{THRESHOLDS}")
+
+
 def _history(settings: HistoryConfig, window_tokens: int | None) -> Policy:
     marks, mode = (settings.high_tokens, settings.low_tokens), settings.mode
     policy: Policy = HistoryPolicy(*marks, mode)
@@ -132,6 +149,7 @@ _Settings = (
     | HistoryConfig
     | InputConfig
     | RoutingConfig
+    | SemanticCacheConfig
     | DedupConfig
 )
 

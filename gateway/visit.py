@@ -10,9 +10,10 @@ from gateway.budgets.reservation import Reservation
 from gateway.telemetry.metrics import Spent
 from gateway.tenants import Tenant
 
-Source = Literal["hit", "joined", "miss", "bypass"]
-"""Where an answer came from: it was kept, or on its way to another; else a model was asked, which
-for `bypass` was settled from the start."""
+Source = Literal["hit", "similar", "joined", "draft", "miss", "bypass"]
+"""Where an answer came from: it was kept, for this request or a similar one, or was on its way to
+another; else a model was asked, with that of a similar one as a draft, or without, which for
+`bypass` was settled from the start."""
 
 _KEY = "fewer.visit"
 
@@ -33,6 +34,7 @@ class Visit:
     reused:  its answer was made for another request: nothing was spent on this one
     cache_control: the client's header
     cache:   where its answer came from; empty before that
+    similarity: of the request whose answer was of use, or would have been
     saved_tokens:  of a reused answer, as soon as they are known: prompt and output
     debug:   the client wants the whole record of what was decided
     unparsed: a program cannot read the answer that it asked for
@@ -55,6 +57,7 @@ class Visit:
     reused: bool = False
     cache_control: str | None = None
     cache: Source | Literal[""] = ""
+    similarity: float | None = None
     saved_tokens: int = 0
     debug: bool = False
     unparsed: bool = False

@@ -39,6 +39,7 @@ class Call(msgspec.Struct, frozen=True):
     id:         the gateway's request id, unique
     deadline_s: loop time (`loop.time()`) after which the call fails with DeadlineExceeded
     salt:       the tenant's, never the client's
+    draft:      an answer that this one may be like; for a backend that verifies predictions
     """
 
     id: str
@@ -49,6 +50,7 @@ class Call(msgspec.Struct, frozen=True):
     priority: int = 0
     deadline_s: float | None = None
     expected_tokens: int | None = None
+    draft: str = ""
     traceparent: str | None = None
 
 
