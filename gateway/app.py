@@ -49,6 +49,7 @@ from gateway.stores.database import beside
 from gateway.stores.key_desk import KeyDesk
 from gateway.stores.keys import KeyStore
 from gateway.stores.ledger import LedgerStore
+from gateway.stores.opening import open_ledger
 from gateway.telemetry.metrics import Metrics
 from gateway.tenants import Tenants
 
@@ -66,6 +67,7 @@ TOLD_HEADERS = (
     "x-fewer-debug",
     "x-fewer-cache",
     "x-fewer-tokens-saved",
+    "x-fewer-similarity",
     *limit_headers.NAMES,
     "retry-after",
     "x-should-retry",
@@ -87,7 +89,7 @@ def build(
 
     backends:     by model name; made from the configuration unless given
     tenants:      who may come in; by the keys of `config.store` unless given
-    ledger:       where requests are booked; a file beside `config.store` unless given
+    ledger:       where requests are booked; as `config.ledger` says unless given
     tune_garbage: the process is ours alone, so its garbage collector is run when nobody waits
     live:         where `config` came from, to be followed; without it nothing changes
     """
@@ -98,7 +100,7 @@ def build(
     if tenants is None:
         tenants = Tenants(KeyStore(config.store))
     if ledger is None:
-        ledger = LedgerStore(beside(config.store, "ledger"))
+        ledger = open_ledger(config.ledger.store.reveal(), beside(config.store, "ledger"))
     return Gateway(config, pool, tenants, ledger, tune_garbage=tune_garbage, live=live)
 
 

@@ -38,6 +38,7 @@ def applicable(wanted: Config, current: Config, first: Config) -> Applicable:
         store=current.store,
         cache=current.cache,
         records=current.records,
+        ledger=replace(wanted.ledger, store=current.ledger.store),
         limits=_limits(wanted.limits, current.limits),
         engine=current.engine,
         models=_without_strangers(models),
@@ -124,6 +125,8 @@ def _postponed(wanted: Config, first: Config) -> list[str]:
         for field in _FIXED_SERVER
         if getattr(wanted.server, field) != getattr(first.server, field)
     ]
+    if wanted.ledger.store != first.ledger.store:
+        keys.append("ledger.store")
     keys += [
         f"limits.{field}"
         for field in _FIXED_LIMITS

@@ -177,10 +177,14 @@ class RecordsConfig(Section, frozen=True):
 class LedgerConfig(Section, frozen=True):
     """What is kept of each request, without a word of it.
 
+    store:          `sqlite`, a file beside the store's; `redis://…`: a file, too, which takes in
+                    what all gateways write that share the Redis; `memory`, each worker's own. May
+                    hold a password
     retention_days: how long
     max_rows:       requests, and conversations of a holdout, that are kept at most
     """
 
+    store: Secret = Secret("sqlite")
     retention_days: Count = 90
     max_rows: Count = 1_000_000
 

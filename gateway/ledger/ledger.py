@@ -152,7 +152,7 @@ class Ledger:
         Raises `Unavailable` when it cannot be asked, and `DeadlineExceeded`.
         """
         await self.flush()
-        answer = self._on_thread(partial(question, self._store))
+        answer = self._on_thread(partial(self._answer, question))
         await asyncio.wait([answer], timeout=DEADLINE_S)
         if not answer.done():
             answer.cancel()
@@ -201,10 +201,16 @@ class Ledger:
             self._pending = self._writing + self._pending
         self._writing, self._write = [], None
 
+    def _answer(self, question: Callable[[LedgerStore], _T]) -> _T:
+        """On the thread."""
+        self._store.catch_up()
+        return question(self._store)
+
     def _examine(self) -> list[Look]:
         """On the thread. The latest look at each experiment."""
         if not self._store.exists:
             return []
+        self._store.catch_up()
         latest = self._store.looks()
         for experiment, counts in self._store.arms().items():
             last = latest.get(experiment)

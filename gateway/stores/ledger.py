@@ -69,41 +69,21 @@ class LedgerStore:
         """Was anything ever kept?"""
         return self._connection is not None or (not self._in_memory and self.path.exists())
 
+    def catch_up(self) -> None:
+        """Take in what others have written, where that is not in the file already."""
+        return
+
     def write(self, entries: Iterable[Entry]) -> None:
         """All of them or none."""
         with store_errors(self.path), transaction(connection := self._open()):
             for entry in entries:
-                done = connection.execute(_insert("requests", REQUEST), _request_row(entry))
-                if not entry.asked_by:
-                    rows = [(done.lastrowid, *_ruling_row(each)) for each in entry.rulings]
-                    connection.executemany(_insert("rulings", RULING), rows)
-                for ruling in entry.rulings:
-                    if ruling.arm is not None:
-                        connection.execute(_ADD_TO_CONVERSATION, _conversation_row(entry, ruling))
+                put_entry(connection, entry)
 
     def add_feedback(self, feedback: Feedback) -> bool:
         """Keep it, in place of what was said of the same answer before. It counts for the arms that
         the request was in. False when the tenant has no such request."""
         with store_errors(self.path), transaction(connection := self._open()):
-            found = connection.execute(
-                _FIND_REQUEST, (feedback.tenant, feedback.call_id, feedback.request_id)
-            ).fetchone()
-            if found is None:
-                return False
-            request, conversation = found
-            before = connection.execute(
-                "SELECT (score + 1) / 2.0 FROM feedback WHERE request = ?", (request,)
-            ).fetchone()
-            connection.execute(
-                "INSERT OR REPLACE INTO feedback VALUES (?, ?, ?, ?)",
-                (request, feedback.given_s, feedback.score, feedback.label),
-            )
-            more = feedback.approval - (before[0] if before else 0.0)
-            connection.execute(
-                _ADD_APPROVAL,
-                (more, 0 if before else 1, f"{feedback.tenant}:{conversation}", request),
-            )
-        return True
+            return put_feedback(connection, feedback)
 
     def arms(self) -> dict[Experiment, dict[Arm, int]]:
         """How many conversations each arm of each experiment has."""
@@ -145,12 +125,8 @@ class LedgerStore:
 
     def add_look(self, look: Look) -> bool:
         """Keep it. False when another process has looked already: then that one counts."""
-        values = (*msgspec.structs.astuple(look.experiment), *msgspec.structs.astuple(look)[1:])
         with store_errors(self.path):
-            done = self._open().execute(
-                "INSERT INTO looks VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", values
-            )
-        return done.rowcount == 1
+            return put_look(self._open(), look)
 
     def prune(self, before_s: float, max_rows: int) -> None:
         """Forget what is older, and the oldest of more than `max_rows`."""
@@ -217,6 +193,53 @@ class LedgerStore:
             cursor = self._open().execute(query, values)
             names = [column[0] for column in cursor.description]
             return [dict(zip(names, row, strict=True)) for row in cursor]
+
+
+def put_entry(connection: sqlite3.Connection, entry: Entry) -> None:
+    done = connection.execute(_insert("requests", REQUEST), _request_row(entry))
+    if not entry.asked_by:
+        rows = [(done.lastrowid, *_ruling_row(each)) for each in entry.rulings]
+        connection.executemany(_insert("rulings", RULING), rows)
+    for ruling in entry.rulings:
+        if ruling.arm is not None:
+            connection.execute(_ADD_TO_CONVERSATION, _conversation_row(entry, ruling))
+
+
+def find_request(connection: sqlite3.Connection, feedback: Feedback) -> tuple[int, str] | None:
+    """The request that is meant, and its conversation."""
+    found: tuple[int, str] | None = connection.execute(
+        _FIND_REQUEST, (feedback.tenant, feedback.call_id, feedback.request_id)
+    ).fetchone()
+    return found
+
+
+def put_feedback(connection: sqlite3.Connection, feedback: Feedback) -> bool:
+    """False when there is no such request."""
+    found = find_request(connection, feedback)
+    if found is None:
+        return False
+    request, conversation = found
+    before = connection.execute(
+        "SELECT (score + 1) / 2.0 FROM feedback WHERE request = ?", (request,)
+    ).fetchone()
+    connection.execute(
+        "INSERT OR REPLACE INTO feedback VALUES (?, ?, ?, ?)",
+        (request, feedback.given_s, feedback.score, feedback.label),
+    )
+    more = feedback.approval - (before[0] if before else 0.0)
+    connection.execute(
+        _ADD_APPROVAL, (more, 0 if before else 1, f"{feedback.tenant}:{conversation}", request)
+    )
+    return True
+
+
+def put_look(connection: sqlite3.Connection, look: Look) -> bool:
+    """False when there is one of that number."""
+    values = (*msgspec.structs.astuple(look.experiment), *msgspec.structs.astuple(look)[1:])
+    done = connection.execute(
+        "INSERT INTO looks VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", values
+    )
+    return done.rowcount == 1
 
 
 _SUMMED = (

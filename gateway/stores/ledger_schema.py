@@ -73,4 +73,5 @@ MIGRATIONS = (
         ]
     ),
     "ALTER TABLE requests ADD COLUMN asked_by DEFAULT ''",
+    "CREATE TABLE followed (stream PRIMARY KEY, position) WITHOUT ROWID",
 )

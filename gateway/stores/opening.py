@@ -8,7 +8,12 @@ from gateway.stores.cache import CacheStore
 from gateway.stores.cache_memory import MemoryCacheStore
 from gateway.stores.cache_redis import RedisCacheStore
 from gateway.stores.cache_sqlite import SqliteCacheStore
+from gateway.stores.ledger import LedgerStore
+from gateway.stores.ledger_shared import SharedLedgerStore
 from gateway.stores.redis import RedisClient
+
+LEDGER_DEADLINE_S = 2.0
+"""For each command to Redis. Nobody waits for it but who reads the ledger."""
 
 
 def open_cache(
@@ -27,3 +32,14 @@ def open_cache(
             return SqliteCacheStore(path, max_bytes, deadline_s=deadline_s)
         case url:
             return RedisCacheStore(RedisClient(url, deadline_s), prefix)
+
+
+def open_ledger(store: str, path: Path) -> LedgerStore:
+    """As `open_cache`. With a Redis, what other gateways write there comes into the file, too."""
+    match store:
+        case "memory":
+            return LedgerStore(None)
+        case "sqlite":
+            return LedgerStore(path)
+        case url:
+            return SharedLedgerStore(path, url, LEDGER_DEADLINE_S)

@@ -54,6 +54,14 @@ class RedisServer:
             self._process.wait()
             self._process = None
 
+    def empty(self) -> None:
+        """All that it holds is forgotten."""
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(DEADLINE_S)
+            client.connect(str(self.path))
+            client.sendall(b"FLUSHALL\r\n")
+            assert client.recv(16).startswith(b"+OK")
+
     def pause(self) -> None:
         """It stays connected and says nothing, as when its machine hangs."""
         assert self._process is not None

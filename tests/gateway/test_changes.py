@@ -208,3 +208,11 @@ def test_a_name_that_becomes_an_engine_of_ours_stays_what_it_was(running: Runnin
     found = running.change(('{openai: "http://127.0.0.1:1/v1"}', "{gguf: big}"))
     assert found.postponed == ["models.large.gguf"]
     assert running.shown == AS_BEFORE
+
+
+def test_the_ledgers_store_stays_and_how_much_it_keeps_may_change(running: Running) -> None:
+    more = "ledger: {store: 'redis://localhost', retention_days: 7}\nmodels:"
+    found = running.change(("models:", more))
+    assert found.postponed == ["ledger.store"]
+    assert found.config.ledger.store.reveal() == "sqlite"
+    assert found.config.ledger.retention_days == 7

@@ -32,7 +32,7 @@ def conversations(arm: Arm, count: int, factor: float = 1.0, **fields: Any) -> l
     """Heavy-tailed, of two requests each."""
     random = np.random.default_rng(count)
     entries = []
-    for i, tokens in enumerate(random.lognormal(5, 0.7, count)):
+    for i, tokens in enumerate(random.lognormal(5, 0.7, count).tolist()):
         spent = {"completion_tokens": int(tokens * factor), "dollars": tokens * factor / 1e6}
         entry = an_entry(conversation=f"{arm}{i}", rulings=(ruling(arm=arm),), **spent | fields)
         entries += [entry, entry]

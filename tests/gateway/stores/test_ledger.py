@@ -15,16 +15,32 @@ from gateway.ledger.feedback import Feedback
 from gateway.stores.database import beside, connect
 from gateway.stores.ledger import Experiment, LedgerStore, Look
 from gateway.stores.ledger_schema import MEASURED, MIGRATIONS
+from gateway.stores.opening import open_ledger
 from policies.holdout import Arm
 from tests.fakes.ledger import an_entry, ruling
+from tests.fakes.redis_server import RedisServer, redis_server
 
 BUDGET = Experiment("chat", "budget", "e")
 
 
-@pytest.fixture(params=["file", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LedgerStore]:
-    store = LedgerStore(tmp_path / "ledger" if request.param == "file" else None)
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with redis_server(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture(params=["memory", "sqlite", "redis"])
+def store(
+    request: pytest.FixtureRequest, tmp_path: Path, redis: RedisServer
+) -> Iterator[LedgerStore]:
+    """One contract for all three."""
+    if request.param == "redis":
+        redis.empty()
+        store = open_ledger(redis.url, tmp_path / "ledger")
+    else:
+        store = open_ledger(request.param, tmp_path / "ledger")
     yield store
+    store.close()
     store.close()
 
 
@@ -32,10 +48,13 @@ def test_it_lies_beside_the_keys() -> None:
     assert beside(Path("/state/fewer.sqlite3"), "ledger") == Path("/state/fewer.ledger.sqlite3")
 
 
-def test_nothing_exists_before_something_was_kept(store: LedgerStore) -> None:
-    assert not store.exists
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_nothing_exists_before_something_was_kept(kind: str, tmp_path: Path) -> None:
+    store = open_ledger(kind, tmp_path / "ledger")
+    before = store.exists
     store.write([an_entry()])
-    assert store.exists
+    assert (before, store.exists) == (False, True)
+    store.close()
 
 
 def test_requests_are_summed_up_by_route_and_tenant(store: LedgerStore) -> None:
