@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -94,6 +95,8 @@ class GuardMiddleware:
         return own or origin in allowed or "*" in allowed
 
 
+# The same few names come with every request, and parsing one takes as long as all other checks.
+@lru_cache(64)
 def is_loopback(host: str) -> bool:
     """Is this host name or address, without a port, the machine's own?"""
     if host.lower().rstrip(".") == "localhost":

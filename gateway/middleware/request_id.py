@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import uuid
+import secrets
 from collections.abc import Awaitable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -34,7 +34,7 @@ class RequestIdMiddleware:
 
 def begin(scope: Scope) -> Visit:
     """A new visit, put into the scope."""
-    call_id = uuid.uuid4().hex
+    call_id = secrets.token_hex(16)
     given = header(scope, b"x-request-id")
     visit = Visit(
         id=given if given and _GIVEN.fullmatch(given) else call_id,
