@@ -1,7 +1,7 @@
 """Facts of a conversation: short lines, `name: value`, kept outside the prompt.
 
 A later fact takes the place of an earlier one of the same name. When there are more than a prompt
-is to hold, those are taken that have words in common with the question, in any script.
+is to hold, those are told that have words in common with what is asked, in any script.
 """
 
 from __future__ import annotations
@@ -47,12 +47,26 @@ def merged(before: Iterable[str], after: Iterable[str], most: int) -> tuple[str,
     return tuple(facts.values())[-most:]
 
 
-def chosen(facts: Sequence[str], question: str, most: int) -> list[str]:
-    """Those with most words in common with the question, later ones first among equals; in their
-    own order."""
-    asked = terms(question)
-    ranked = sorted(range(len(facts)), key=lambda i: (-len(asked & terms(facts[i])), -i))
-    return [facts[i] for i in sorted(ranked[:most])]
+def chosen(facts: Sequence[str], questions: Sequence[str], most: int) -> list[list[str]]:
+    """Which facts are told before each of the questions: each once, `most` in all.
+
+    All at first, if they are no more. Else those that have words in common with a question, those
+    with more of them first; and beside the first question the latest, up to half of `most`. What is
+    told before a question does not depend on later ones.
+    """
+    left = {place: terms(fact) for place, fact in enumerate(facts)}
+    told: list[list[str]] = []
+    for number, question in enumerate(questions):
+        asked = terms(question)
+        ranked = sorted(left, key=lambda place: (-len(asked & left[place]), -place))
+        if len(facts) > most:
+            least = (most + 1) // 2 if number == 0 else 0
+            related = sum(bool(asked & words) for words in left.values())
+            ranked = ranked[: min(most - (len(facts) - len(left)), max(related, least))]
+        told.append([facts[place] for place in sorted(ranked)])
+        for place in ranked:
+            del left[place]
+    return told
 
 
 def terms(text: str) -> frozenset[str]:

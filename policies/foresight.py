@@ -30,11 +30,13 @@ class Link(msgspec.Struct, frozen=True):
     """A cut, and the name of what it leaves out.
 
     place: of the first message that is not before the cut
-    key:   a hash of all messages before it, those that stay included
+    due:   number of messages with which it was due; of a cut that is not yet due, all
+    key:   a hash of all messages before `place`, those that stay included
     """
 
     cut: Cut
     place: int
+    due: int
     key: bytes
 
 
@@ -54,7 +56,7 @@ class Course(msgspec.Struct, frozen=True):
 def ahead_tokens(high_tokens: int, low_tokens: int) -> int:
     """So far below `high_tokens` the next cut is settled, and so much less it is made to keep, as
     that is what may come until it is due."""
-    return min((high_tokens - low_tokens) // 4, low_tokens // 2)
+    return min((high_tokens - low_tokens) // 8, low_tokens // 2)
 
 
 class Foresight(Window):
@@ -71,8 +73,13 @@ class Foresight(Window):
         ahead = ahead_tokens(high_tokens, low_tokens)
         super().__init__(turns, fixed_tokens, high_tokens, low_tokens - ahead, record_tokens)
         self._settled_above = high_tokens - ahead
-        self.made: list[Cut] = []
+        self.made: list[tuple[Cut, int]] = []
         self.planned: Cut | None = None
+        self._messages = 0
+
+    def add(self, unit: int, tokens: int) -> None:
+        self._messages += 1
+        super().add(unit, tokens)
 
     def _advance(self) -> None:
         while (kept := self._kept_after(self.cut)) > self._settled_above:
@@ -80,7 +87,7 @@ class Foresight(Window):
             if self.planned is None or kept <= self._high:
                 return
             self.cut, self.planned = self.planned, None
-            self.made.append(self.cut)
+            self.made.append((self.cut, self._messages))
 
 
 def course_of(
@@ -99,18 +106,24 @@ def course_of(
         fold.add(unit, tokens)
     latest = fold.made[-MAX_LINKS:]
     before = len(fold.made) - len(latest)
-    links = _links(messages, turns, [*latest, *([fold.planned] if fold.planned else [])])
+    ahead = [(fold.planned, len(messages))] if fold.planned else []
+    links = _links(messages, turns, [*latest, *ahead])
     return Course(
         made=links[: len(latest)],
         planned=links[-1] if fold.planned else None,
-        floor=fold.made[before - 1] if before else Cut(),
+        floor=fold.made[before - 1][0] if before else Cut(),
     )
 
 
-def _links(messages: Sequence[Message], turns: Turns, cuts: Sequence[Cut]) -> list[Link]:
-    places = [turns.unit_of.index(cut.unit) for cut in cuts]
+def _links(
+    messages: Sequence[Message], turns: Turns, cuts: Sequence[tuple[Cut, int]]
+) -> list[Link]:
+    places = [turns.unit_of.index(cut.unit) for cut, _ in cuts]
     keys = prefix_keys(messages, places)
-    return [Link(*each) for each in zip(cuts, places, keys, strict=True)]
+    return [
+        Link(cut, place, due, key)
+        for (cut, due), place, key in zip(cuts, places, keys, strict=True)
+    ]
 
 
 def prefix_keys(messages: Sequence[Message], places: Iterable[int]) -> list[bytes]:

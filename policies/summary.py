@@ -59,12 +59,14 @@ class State(msgspec.Struct, frozen=True):
 
     base:   the latest cut whose record is known, or the beginning
     record: of what `base` leaves out; None at the beginning
+    since:  number of messages with which `base` was due
     due:    the latest cut that is due
     wanted: cuts after `base` whose records are not known
     """
 
     base: Cut
     record: Record | None
+    since: int
     due: Cut
     wanted: list[Link]
 
@@ -107,7 +109,7 @@ class SummaryPolicy(Policy):
         child = self._child(request, talk, state)
         asking = ", a record is asked for" if child else ""
         shown, why = self._shown(request, talk, state)
-        messages = self._finished(self._composed(talk, shown, state.record), state.record)
+        messages = self._composed(talk, shown, state)
         left_out = len(talk.messages) - sum(_kept(talk, shown))
         if not left_out:
             return keep(f"{talk.tokens} tokens{why}{asking}", child=child)
@@ -132,9 +134,10 @@ class SummaryPolicy(Policy):
     def _question(self) -> Message:
         return records.question(self.summary_tokens)
 
-    def _finished(self, messages: list[Message], record: Record | None) -> list[Message]:
-        """What is sent, given what is kept and the record in it."""
-        return messages
+    def _notes(self, talk: Talk, state: State, kept: list[bool]) -> dict[int, list[Message]]:
+        """What is told besides, by the message that it stands before. It does not depend on what
+        comes after."""
+        return {}
 
     def _is_long(self, talk: Talk) -> bool:
         """May there be a cut at all, or one that is settled?"""
@@ -177,7 +180,7 @@ class SummaryPolicy(Policy):
             starts.append((starts[0][0], state.due))
         for link, cut in starts:
             if self._tokens(talk, cut, state.record, link.place) <= most:
-                asked = self._composed(talk, cut, state.record, link.place)
+                asked = self._composed(talk, cut, state, link.place)
                 return self._asking(request, asked, state, link)
         return None
 
@@ -202,15 +205,19 @@ class SummaryPolicy(Policy):
         return Child(child, link.key, tokens, facts=facts, before=before)
 
     def _composed(
-        self, talk: Talk, cut: Cut, record: Record | None, end: int | None = None
+        self, talk: Talk, cut: Cut, state: State, end: int | None = None
     ) -> list[Message]:
         """What is sent under a cut; `end`: of the messages before it alone."""
         kept = _kept(talk, cut, end)
-        messages = [each for each, is_kept in zip(talk.messages, kept, strict=True) if is_kept]
-        if record is None:
+        notes = self._notes(talk, state, kept)
+        messages: list[Message] = []
+        for place, message in enumerate(talk.messages):
+            if kept[place]:
+                messages += [*notes.get(place, ()), message]
+        if state.record is None:
             return messages
         place = next((i for i, each in enumerate(messages) if not _is_system(each)), len(messages))
-        return [*messages[:place], *records.told(record.summary), *messages[place:]]
+        return [*messages[:place], *records.told(state.record.summary), *messages[place:]]
 
     def _tokens(self, talk: Talk, cut: Cut, record: Record | None, end: int | None = None) -> int:
         """What `_composed` counts, with the longest record."""
@@ -234,17 +241,17 @@ def _latest_first(course: Course) -> list[Link]:
 
 
 def _state_of(course: Course, context: Context) -> State:
-    base, record = course.floor, None
+    base, record, since = course.floor, None, 0
     wanted: list[Link] = []
     for link in _latest_first(course):
         known = records.decode(context.known.get(link.key))
         if known is None:
             wanted.append(link)
         elif link is not course.planned:
-            base, record = link.cut, known
+            base, record, since = link.cut, known, link.due
             break
     due = course.made[-1].cut if course.made else course.floor
-    return State(base, record, due, wanted[::-1])
+    return State(base, record, since, due, wanted[::-1])
 
 
 def _kept(talk: Talk, cut: Cut, end: int | None = None) -> list[bool]:

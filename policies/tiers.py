@@ -1,8 +1,9 @@
 """The policy `history`, strategy `tiered`: recent turns as they are, a record, and facts.
 
-Facts are asked for together with the record, and kept outside the prompt: of all that were kept,
-those that the question is about stand behind the last turn, before the user's last message. What
-is before them stays the same from turn to turn, and the answer follows the user's own words.
+Facts are asked for together with the record, and kept outside the prompt. With a cut, those that
+the question is about are told behind the last turn, before the user's message; with later messages
+what they are about and was not told yet. What was told stays where it is until the next cut, so
+that every prompt in between begins with the one before.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ from policies import facts, record
 from policies.base import Mode
 from policies.counting import message_tokens
 from policies.facts import FACT_TOKENS
-from policies.record import Record
-from policies.summary import SummaryPolicy
+from policies.summary import State, SummaryPolicy, Talk
 from policies.turns import Message
 
 
@@ -45,17 +45,16 @@ class TieredPolicy(SummaryPolicy):
     def _question(self) -> Message:
         return record.question(self.summary_tokens, self.facts)
 
-    def _finished(self, messages: list[Message], record: Record | None) -> list[Message]:
-        place = _place_of_last_user(messages)
-        if record is None or not record.facts or place is None:
-            return messages
-        told = facts.chosen(record.facts, _text(messages[place]), self.facts)
-        return [*messages[:place], *facts.told(told), *messages[place:]]
-
-
-def _place_of_last_user(messages: list[Message]) -> int | None:
-    places = range(len(messages) - 1, -1, -1)
-    return next((i for i in places if messages[i].get("role") == "user"), None)
+    def _notes(self, talk: Talk, state: State, kept: list[bool]) -> dict[int, list[Message]]:
+        if state.record is None or not state.record.facts:
+            return {}
+        asked = [i for i, each in enumerate(talk.messages) if each.get("role") == "user"]
+        # From the one on that was the last when the cut was due.
+        first = max((place for place in asked if place < state.since), default=0)
+        places = [place for place in asked if place >= first and kept[place]]
+        questions = [_text(talk.messages[place]) for place in places]
+        told = facts.chosen(state.record.facts, questions, self.facts)
+        return {place: facts.told(some) for place, some in zip(places, told, strict=True) if some}
 
 
 def _text(message: Message) -> str:

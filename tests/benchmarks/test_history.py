@@ -13,14 +13,18 @@ from benchmarks.history import (
     PrefixCache,
     cost_of,
     joined,
+    policy_of,
     printed,
     read_runs,
     total,
 )
 from engine.text.tokenizer import Tokenizer
 from engine.weights.gguf import GgufFile
-from policies.history import HistoryPolicy
-from tests.fakes.conversations import calls, said, system, user
+from policies.context import Context
+from policies.summary import SummaryPolicy
+from tests.fakes.conversations import calls, chat, said, system, user
+
+CONTEXT = Context(route="chat")
 
 
 def letters(text: str) -> Sequence[int]:
@@ -58,16 +62,32 @@ def test_calls_are_printed_too() -> None:
     assert "look_up" in printed(calls("a"))
 
 
-@pytest.mark.parametrize(("high", "low"), [(3000, 1000), (8000, 2000)])
+def test_asking_for_a_record_costs_its_question_and_its_answer() -> None:
+    talk = [each for i in range(9) for each in (user(f"{i}" * 90), said(f"{i}" * 90))]
+    policy = SummaryPolicy(800, 400, 20)
+    cost = cost_of(talk, letters, policy)
+    assert cost.records >= 1
+    assert cost.written == 20 * cost.records
+    child = policy.decide(chat(talk), CONTEXT).child
+    assert child is not None
+    question = len(printed(child.request.messages[-1]))
+    # All messages begin alike, and a block is held whole or not at all.
+    assert abs(cost.read - question * cost.records) < 2 * BLOCK_TOKENS * cost.records
+
+
+@pytest.mark.parametrize(
+    ("strategy", "high", "low"),
+    [("window", 3000, 1000), ("window", 8000, 2000), ("summary", 8000, 2000)],
+)
 def test_long_agent_runs_cost_half_the_context_and_hardly_more_prefill(
-    model_path: Path, shared_data: Callable[[str], Path], high: int, low: int
+    model_path: Path, shared_data: Callable[[str], Path], strategy: str, high: int, low: int
 ) -> None:
     encode = Tokenizer.from_gguf(GgufFile.open(model_path).metadata).encode
     runs = read_runs(shared_data("tau_bench/gpt-4o-airline-even.json.gz"))[:24]
     conversations = list(joined(runs, encode))
     assert len(conversations) >= 3
     whole = total([cost_of(each, encode, None) for each in conversations])
-    cost = total([cost_of(each, encode, HistoryPolicy(high, low)) for each in conversations])
+    cost = total([cost_of(each, encode, policy_of(strategy, high, low)) for each in conversations])
     assert cost.cuts >= 3
     assert cost.cached >= 0.99 * cost.common
     assert cost.prefill <= 1.3 * whole.prefill

@@ -58,15 +58,35 @@ FACTS = ["name: Ana Lima", "seat: 14C", "hotel: Ritz", "出发城市: 北京", "
     ],
 )
 def test_facts_that_the_question_is_about_are_chosen(question: str, expected: list[str]) -> None:
-    assert chosen(FACTS, question, 1) == expected
+    assert chosen(FACTS, [question], 1) == [expected]
 
 
-@given(lines, st.text(max_size=40), st.integers(0, 10))
-def test_what_is_chosen_stays_in_its_order(facts: list[str], question: str, most: int) -> None:
-    left = iter(facts)
-    picked = chosen(facts, question, most)
-    assert len(picked) == min(most, len(facts))
-    assert all(fact in left for fact in picked)
+def test_later_questions_are_told_what_they_are_about_and_was_not_told_yet() -> None:
+    questions = ["Hotel?", "The hotel, and my name?", "nothing", "出发?", "My seat?"]
+    assert chosen(FACTS, questions, 4) == [
+        ["hotel: Ritz", "航班号: CA1234"],
+        ["name: Ana Lima"],
+        [],
+        ["出发城市: 北京"],
+        [],
+    ]
+
+
+def test_few_facts_are_told_at_once() -> None:
+    assert chosen(FACTS, ["Hotel?", "Seat?"], 5) == [FACTS, []]
+
+
+@given(lines, st.lists(st.text(max_size=40), min_size=1, max_size=5), st.integers(0, 10))
+def test_no_fact_is_told_twice_and_none_because_of_a_later_question(
+    facts: list[str], questions: list[str], most: int
+) -> None:
+    numbered = [f"{fact} {number}" for number, fact in enumerate(facts)]
+    told = chosen(numbered, questions, most)
+    flat = [fact for some in told for fact in some]
+    assert len(flat) == len(set(flat)) <= max(most, 0)
+    assert told[:-1] == chosen(numbered, questions[:-1], most)
+    for some in told:
+        assert some == sorted(some, key=numbered.index)
 
 
 def test_scripts_without_spaces_are_compared_by_pairs() -> None:

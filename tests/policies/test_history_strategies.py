@@ -66,11 +66,6 @@ def sent(policy: Policy, messages: list[Message], known: Known) -> list[Message]
     return decision.request.messages if decision.request else messages
 
 
-def without_facts(messages: list[Message]) -> list[Message]:
-    places = [i for i, each in enumerate(messages) if "<conversation_facts>" in str(each)]
-    return [each for i, each in enumerate(messages) if i not in places and i - 1 not in places]
-
-
 def own(messages: list[Message]) -> list[Message]:
     """Those of the client's; each of them has a name."""
     return [message for message in messages if "name" in message]
@@ -131,10 +126,10 @@ def test_what_a_model_wrote_is_told_as_data(
 def test_a_prefix_is_rewritten_only_above_the_high_water_mark(
     policy: Policy, messages: list[Message], known: Known
 ) -> None:
-    """A record counts with its full length. Facts, which are told at the end, aside."""
+    """A record and facts count with their full length."""
     assert isinstance(policy, HistoryPolicy | SummaryPolicy)
     record_tokens = policy.record_tokens if isinstance(policy, SummaryPolicy) else 0
-    prompts = [without_facts(sent(policy, messages[:k], known)) for k in range(1, len(messages))]
+    prompts = [sent(policy, messages[:k], known) for k in range(1, len(messages) + 1)]
     for before, after in pairwise(prompts):
         if after[: len(before)] != before:
             grown = sum(map(message_tokens, before)) + message_tokens(after[-1])

@@ -95,7 +95,7 @@ def test_completions_have_no_history() -> None:
 
 
 def test_a_record_is_asked_for_before_it_is_needed() -> None:
-    messages = [system("Be brief."), *talk(7), user(LONG)]
+    messages = [system("Be brief."), *talk(7), user(LONG + LONG)]
     assert HIGH - ahead_tokens(HIGH, LOW) < tokens_of(messages) <= HIGH
     decision = policy().decide(chat(messages), CONTEXT)
     assert decision.action == "keep"

@@ -34,7 +34,7 @@ def config(history: HistoryConfig = HISTORY, **route: Any) -> Config:
 
 def talk(turns: int) -> list[Message]:
     made = [each for i in range(turns) for each in (user(f"{LONG}{i}"), said(f"{LONG}{i}"))]
-    return [*made, user(LONG)]
+    return [*made, user(LONG + LONG)]
 
 
 def metric(text: str, line: str) -> float:
@@ -181,7 +181,7 @@ async def test_the_prompt_of_a_child_is_made_as_that_of_its_parent(serve: Serve)
     assert child[:-1] == parent[: len(child) - 1]
 
 
-async def test_tiers_are_told_facts_at_the_end(serve: Serve) -> None:
+async def test_tiers_are_told_facts_behind_the_turn_that_was_the_last(serve: Serve) -> None:
     text = "She flies.\nFACTS:\n- name: Ana\n- 城市: 北京"
     history = replace(HISTORY, strategy="tiered", facts=4, low_tokens=800)
     gateway = await serve(config(history), {"steps": [{"text": text}]})
@@ -189,8 +189,11 @@ async def test_tiers_are_told_facts_at_the_end(serve: Serve) -> None:
     await until(lambda: len(gateway.scripted.calls) == 2)
     await gateway.chat(messages=talk(9))
     last = gateway.scripted.calls[2].request.messages
-    assert "- name: Ana\n- 城市: 北京\n" in last[-3]["content"]
-    assert last[-1] == user(LONG)
+    (place,) = (
+        i for i, each in enumerate(last) if "- name: Ana\n- 城市: 北京\n" in str(each["content"])
+    )
+    assert last[place + 2 :] == talk(9)[-len(last[place + 2 :]) :]
+    assert last[-1] == user(LONG + LONG)
 
 
 async def test_the_drain_ends_children_and_begins_none(serve: Serve) -> None:
