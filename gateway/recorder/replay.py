@@ -33,6 +33,7 @@ from policies.context import Context
 from policies.history import HistoryPolicy
 from policies.input_budget import InputPolicy
 from policies.request import Request
+from policies.semantic import SemanticCachePolicy
 from policies.shape import ShapePolicy
 from policies.summary import SummaryPolicy
 
@@ -154,6 +155,8 @@ def _why_not(policy: Policy, *, has_content: bool) -> str | None:
     """Why the policy cannot be replayed; None if it can."""
     if isinstance(policy, SummaryPolicy):
         return "needs a model, for its summaries"
+    if isinstance(policy, SemanticCachePolicy):
+        return "finds answers by meaning, which no key tells"
     if has_content or isinstance(policy, _SIZES_DO):
         return None
     if isinstance(policy, InputPolicy) and not policy.is_ranked:

@@ -79,7 +79,8 @@ def request_tokens(request: Request) -> int:
 
 def allowed_tokens(request: Request) -> int | None:
     """Of output, all choices together; None for no limit."""
-    return None if request.max_tokens is None else request.max_tokens * request.choices
+    most = request.most_tokens
+    return None if most is None else most * request.choices
 
 
 def _form(request: Request) -> str | None:

@@ -16,6 +16,9 @@ from gateway.config import (
     HistoryConfig,
     RouteCacheConfig,
     RouteConfig,
+    RoutingConfig,
+    RuleConfig,
+    SemanticCacheConfig,
 )
 from gateway.recorder.line import Line
 from gateway.recorder.replay import Replay
@@ -25,7 +28,7 @@ from tests.fakes.ledger import ruling
 from tests.fakes.serving import scripted_config
 from tests.gateway.recorder.lines import a_line
 
-OFF = {
+OFF: dict[str, Any] = {
     "cache": RouteCacheConfig(ExactCacheConfig("disabled")),
     "coalesce": CoalesceConfig("disabled"),
 }
@@ -170,6 +173,29 @@ async def test_summaries_need_a_model() -> None:
     to = config(history=HistoryConfig(600, 300, strategy="summary"))
     found = await replay(to, a_line(chat("Hi"), with_content=True))
     assert found.missing == [Missing("chat", "history", "needs a model, for its summaries")]
+
+
+async def test_what_is_found_by_meaning_is_not_looked_for() -> None:
+    semantic = RouteCacheConfig(ExactCacheConfig("disabled"), SemanticCacheConfig())
+    found = await replay(config(cache=semantic), a_line(chat("Hi"), with_content=True))
+    reason = "finds answers by meaning, which no key tells"
+    assert found.missing == [Missing("chat", "semantic", reason)]
+
+
+@pytest.mark.parametrize("with_content", [True, False])
+async def test_a_choice_of_models_goes_by_content(with_content: bool) -> None:
+    rule = RuleConfig(model="two", min_prompt_tokens=20)
+    to = replace(
+        scripted_config("one", "two"),
+        routes={"chat": RouteConfig("one", route=RoutingConfig(rules=(rule,), holdout=0.0), **OFF)},
+    )
+    lines = [a_line(chat("词" * length), with_content=with_content) for length in (1, 100)]
+    found = await replay(to, *lines)
+    if with_content:
+        (policy,) = found.policies
+        assert (policy.policy, policy.requests, policy.touched) == ("route", 2, 1)
+    else:
+        assert [each.policy for each in found.missing] == ["route"]
 
 
 async def test_routes_that_are_gone_are_counted() -> None:
