@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.budgets.limits import Limits, Period, Subject, limit_of
@@ -34,6 +34,7 @@ def test_periods_follow_the_calendar_in_utc(
     assert period_at(period, now_s) == (name, until_s)
 
 
+@settings(deadline=None)
 @given(st.floats(0, 4e9), st.sampled_from(["day", "month"]))
 def test_each_moment_is_in_one_period(now_s: float, period: Period) -> None:
     name, until_s = period_at(period, now_s)

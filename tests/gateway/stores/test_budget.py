@@ -260,7 +260,9 @@ async def test_cancelled_callers_harm_nobody(store: BudgetStore) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data())
 def test_it_is_a_simple_sum(
     kind: str, data: st.DataObject, tmp_path: Path, redis: RedisServer, clock: FakeClock
