@@ -97,7 +97,7 @@ def _key(model: ModelConfig) -> str:
 
 
 def _route(route: RouteConfig) -> str:
-    budget = route.budget
+    budget, limits = route.budget, f", at most {route.limits}" if route.limits else ""
     if budget is None:
-        return f"{route.model}, no budget"
-    return f"{route.model}, budget {budget.max_tokens:,} tokens ({budget.mode})"
+        return f"{route.model}, no budget{limits}"
+    return f"{route.model}, budget {budget.max_tokens:,} tokens ({budget.mode}){limits}"
