@@ -46,6 +46,9 @@ routes:  # without what is built in, but one: every answer is to be made
     cache: {exact: {mode: disabled}}
     coalesce: {mode: disabled}
   shared: {model: small}
+  remembering:
+    model: small
+    history: {strategy: summary, high_tokens: 300, low_tokens: 160, summary_tokens: 40, holdout: 0}
 default_route: chat
 """
 JAPAN = "What is the capital of Japan?"

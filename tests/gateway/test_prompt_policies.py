@@ -21,6 +21,8 @@ from policies.dedup import DedupPolicy
 from policies.history import HistoryPolicy
 from policies.holdout import epoch_of
 from policies.request import Request
+from policies.summary import SummaryPolicy
+from policies.tiers import TieredPolicy
 from tests.fakes.serving import scripted_config
 
 HISTORY = HistoryConfig(high_tokens=3000, low_tokens=1000, holdout=0.1)
@@ -34,7 +36,7 @@ def route_of(folder: Path, settings: str, model: str = "{gguf: smollm2-135m}") -
 
 def test_marks_are_read(tmp_path: Path) -> None:
     route = route_of(tmp_path, "history: {high_tokens: 3000, low_tokens: 1000}")
-    assert route.history == HistoryConfig(3000, 1000, "window", "active", 0.05)
+    assert route.history == HistoryConfig(3000, 1000, "window", 256, 12, None, "active", 0.05)
     assert route_of(tmp_path, "dedup: {}").dedup == DedupConfig(64, "active", 0.05)
 
 
@@ -53,7 +55,22 @@ def test_marks_are_read(tmp_path: Path) -> None:
             "{openai: 'http://h/v1', max_model_len: 512}",
             "must be below the 512 tokens that m takes",
         ),
-        ("high_tokens: 9, low_tokens: 1, strategy: summary", "{gguf: a}", "strategy"),
+        ("high_tokens: 9, low_tokens: 1, strategy: forget", "{gguf: a}", "strategy"),
+        (
+            "high_tokens: 999, low_tokens: 99, strategy: summary, summary_tokens: 50",
+            "{gguf: a}",
+            "summary_tokens: leaves too little of low_tokens (99): record and facts may take half",
+        ),
+        (
+            "high_tokens: 999, low_tokens: 520, strategy: tiered",
+            "{gguf: a}",
+            "and come to 448.",
+        ),
+        (
+            "high_tokens: 999, low_tokens: 600, strategy: summary, model: mm",
+            "{gguf: a}",
+            "model: there is no 'mm'. Did you mean m?",
+        ),
         ("high_tokens: 9, low_tokens: 1, holdout: 2", "{gguf: a}", "holdout"),
     ],
 )
@@ -84,6 +101,18 @@ def test_the_cut_comes_before_the_references_and_output_before_both() -> None:
 def test_other_counts_are_another_experiment() -> None:
     history = policies_of(RouteConfig("m", history=HISTORY))[-1]
     assert history.epoch == f"{epoch_of(HISTORY)}-{VERSION}"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "kind"), [("summary", SummaryPolicy), ("tiered", TieredPolicy)]
+)
+def test_strategies_have_their_settings(strategy: str, kind: type[SummaryPolicy]) -> None:
+    settings = replace(HISTORY, strategy=strategy, summary_tokens=99, facts=5, mode="shadow")
+    policy = policies_of(RouteConfig("m", history=settings), 4096)[-1]
+    assert type(policy) is kind
+    assert (policy.high_tokens, policy.low_tokens, policy.summary_tokens) == (3000, 1000, 99)
+    assert (policy.window_tokens, policy.mode, policy.holdout) == (4096, "shadow", 0.1)
+    assert getattr(policy, "facts", 5) == 5
 
 
 def test_what_is_disabled_is_not_asked() -> None:
