@@ -15,6 +15,7 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal
 
 from msgspec.structs import replace
@@ -57,7 +58,8 @@ class Counting:
         self._make = make
         self._made: BudgetStore | None = None
         self._metrics = metrics
-        self._local = MemoryBudgetStore(clock=clock)
+        self._alone = partial(MemoryBudgetStore, clock=clock)
+        self._local = self._alone()
         self._known: OrderedDict[str, int] = OrderedDict()
         self._uncounted: set[str] = set()
         self._unsettled: OrderedDict[str, Sequence[Take]] = OrderedDict()
@@ -186,6 +188,8 @@ class Counting:
                 continue
             if self._away:
                 self._away = False
+                # All of it is booked now, or will be: it must not count twice the next time.
+                self._local = self._alone()
                 _log.warning("limits are counted in their store again")
             if not (self._unsettled or self._unbooked):
                 return

@@ -116,6 +116,19 @@ async def test_what_was_spent_meanwhile_is_booked_once(store: Flaky, limits: Cou
     assert await store.used() == 32
 
 
+async def test_a_second_time_alone_counts_nothing_twice(store: Flaky, limits: Counting) -> None:
+    for number, state in enumerate((40, 80)):
+        store.error = Unavailable("gone")
+        assert (await limits.reserve(f"fails {number}", [of(BUDGET, 0)], 60)).granted
+        reply = await limits.reserve(f"alone {number}", [of(BUDGET, 40)], 60)
+        assert [each.used for each in reply.states] == [state]
+        await limits.settle(f"fails {number}", [of(BUDGET, 0)])
+        await limits.settle(f"alone {number}", [of(BUDGET, 40)])
+        await back(store, limits)
+        assert await store.used() == state
+    assert not (await limits.reserve("too much", [of(BUDGET, 30)], 60)).granted
+
+
 async def test_what_was_done_though_nobody_said_so_is_charged_once(
     store: Flaky, limits: Counting
 ) -> None:
