@@ -86,3 +86,18 @@ async def test_what_a_gateway_records_can_be_replayed(tmp_path: Path, content: s
     assert (route.replayed.generations, route.replayed.hits + route.replayed.joined) == (1, 2)
     assert (route.recorded.completion_tokens, route.replayed.completion_tokens) == (2, 1)
     assert route.replayed.prompt_tokens == route.recorded.prompt_tokens > 0
+
+
+def test_answers_that_would_go_on_are_explained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    came = chat("Hi")
+    cut = a_line(came, replace(came, max_tokens=4), tokens=4, cut=True)
+    path = written(tmp_path / "log", [cut])
+    config = tmp_path / "none.yaml"
+    off = "cache: {exact: {mode: disabled}}, coalesce: {mode: disabled}"
+    config.write_text(CONFIG.split("routes")[0] + f"routes: {{chat: {{model: one, {off}}}}}")
+    assert main(["replay", str(path), "--config", str(config)]) == 0
+    shown = capsys.readouterr().out
+    assert "open-ended answers were cut" in shown
+    assert "POLICY" not in shown

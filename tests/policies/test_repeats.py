@@ -26,6 +26,7 @@ def again(*texts: Any, then: list[dict[str, Any]] | None = None) -> bool:
         ("What is the capital of Japan?", "what is the capital of japan"),
         ("What is the capital of Japan?", "So, what is the capital of Japan??"),
         ("日本的首都是哪里？", "日本的首都是 哪里"),
+        ("What is the capital of Japan?", "What is the real capital of Japan?"),
         ("请问日本现在的首都是哪里？", "请问日本现在的首都是哪里呢"),
         ("How do I get 30 % off my order?", "how do I get ３０ % off my order"),
         ("Как отменить мой заказ номер 7?", "как отменить мой заказ номер 7"),

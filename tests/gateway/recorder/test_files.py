@@ -104,3 +104,7 @@ def test_several_processes_lose_and_tear_nothing(path: Path) -> None:
         writer.join()
     lines = b"".join((path.parent / name).read_bytes() for name in names(path.parent)).split()
     assert sorted(lines) == sorted(b"%s%d" % (n, i) for n in (b"a", b"b") for i in range(50))
+
+
+def test_it_shows_where_it_writes(path: Path) -> None:
+    assert repr(RotatedFile(path, 1, 1)) == f"<RotatedFile {path}>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 
 from gateway.config import RecorderConfig
 from gateway.recorder import recorder as module
+from gateway.recorder.files import RotatedFile
 from gateway.recorder.line import Line, decode
 from gateway.recorder.recorder import Recorder
 from gateway.recorder.sizes import Measuring
@@ -195,3 +197,34 @@ async def test_over_http(serve: Serve, settings: RecorderConfig) -> None:
     gateway.exchange(scripted_config(budget=5))
     await gateway.chat(messages=MESSAGES)
     assert len(lines(settings.path)) == 2
+
+
+async def test_a_fault_of_ours_is_said_loudly_and_ends_nothing(
+    recorder: Recorder,
+    settings: RecorderConfig,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(module, "encode", lambda line: 1 / 0)
+    note(recorder)
+    await recorder.flush()
+    assert "requests are not recorded: ZeroDivisionError" in caplog.text
+    monkeypatch.undo()
+    note(recorder)
+    await recorder.flush()
+    assert len(lines(settings.path)) == 1
+
+
+async def test_a_disk_that_hangs_holds_up_no_end(
+    recorder: Recorder, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "END_S", 0.01)
+    free = threading.Event()
+    monkeypatch.setattr(RotatedFile, "append", lambda self, lines: free.wait())
+    async with recorder.running():
+        note(recorder)
+        await recorder.flush()
+        note(recorder)
+        await recorder.flush()
+    assert repr(recorder).endswith("2 pending>")
+    free.set()

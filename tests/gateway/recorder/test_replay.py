@@ -14,11 +14,13 @@ from gateway.config import (
     DedupConfig,
     ExactCacheConfig,
     HistoryConfig,
+    InputConfig,
     RouteCacheConfig,
     RouteConfig,
     RoutingConfig,
     RuleConfig,
     SemanticCacheConfig,
+    ShapeConfig,
 )
 from gateway.recorder.line import Line
 from gateway.recorder.replay import Replay
@@ -153,6 +155,23 @@ async def test_refusals() -> None:
     assert (recorded.generations, replayed.generations) == (0, 0)
     _, replayed = await sums(config(), refused)
     assert (replayed.refused, replayed.generations) == (0, 1)
+
+
+async def test_answers_of_policies_ask_no_model() -> None:
+    given = a_line(chat("Hi"), rulings=(ruling(action="answer"),), source="")
+    recorded, replayed = await sums(config(shape=ShapeConfig(answer="We are closed.")), given)
+    assert (recorded.answered, replayed.answered) == (1, 1)
+    assert (replayed.generations, replayed.completion_tokens) == (0, 0)
+
+
+@pytest.mark.parametrize("retrieved", ["kept", "ranked"])
+async def test_prompts_above_a_limit_are_refused(retrieved: Any) -> None:
+    to = config(input=InputConfig(100, retrieved=retrieved))
+    found = await replay(to, a_line(chat("词" * 90)), a_line(chat("词")))
+    if retrieved == "kept":
+        assert (found.policies[0].refused, found.routes[0].replayed.refused) == (1, 1)
+    else:
+        assert [each.policy for each in found.missing] == ["input"]
 
 
 async def test_what_needs_content_is_named_and_the_rest_is_replayed() -> None:
