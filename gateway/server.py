@@ -183,6 +183,8 @@ def uvicorn_config(application: Application) -> uvicorn.Config:
 def configure_logging() -> None:
     """To standard error, for this process: our lines, and warnings of others."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # Our format names none of these, and each line would ask for them.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging.getLogger("fewer").setLevel(logging.INFO)
     logging.getLogger("gateway").setLevel(logging.INFO)
 

@@ -28,6 +28,7 @@ METADATA_NAMES = ("conversation_id", "session_id", "thread_id")
 """The first that is there counts. LangSmith and the SDKs that follow it group turns by these."""
 
 _HASH_BYTES = 8
+_CANONICAL = json.JSONEncoder(sort_keys=True, default=str)
 
 
 def conversation_of(request: Request) -> str:
@@ -75,5 +76,5 @@ def _opening(request: Request) -> list[Any]:
 
 def _digest(*values: Any) -> str:
     # As ASCII: a lone surrogate from a client's JSON has no UTF-8.
-    text = json.dumps(values, sort_keys=True, default=str)
+    text = _CANONICAL.encode(values)
     return hashlib.blake2b(text.encode("ascii"), digest_size=_HASH_BYTES).hexdigest()

@@ -42,8 +42,8 @@ class SseParser:
         self._at_start = True
         self._data: list[bytes] = []
         self._data_bytes = 0
-        self._event = b""
-        self._last_event_id = b""
+        self._event = ""
+        self._last_event_id = ""
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
         """The events that `chunk` completes, in order."""
@@ -97,9 +97,9 @@ class SseParser:
             self._check_size(self._data_bytes)
             self._data.append(value)
         elif name == b"event":
-            self._event = value
+            self._event = _text(value)
         elif name == b"id" and b"\0" not in value:
-            self._last_event_id = value
+            self._last_event_id = _text(value)
 
     def _dispatch(self, events: list[ServerSentEvent]) -> None:
         # An event without any data line is dropped, its name forgotten: the standard says so.
@@ -107,12 +107,12 @@ class SseParser:
             events.append(
                 ServerSentEvent(
                     _text(b"\n".join(self._data)),
-                    _text(self._event) or "message",
-                    _text(self._last_event_id),
+                    self._event or "message",
+                    self._last_event_id,
                 )
             )
             self._data, self._data_bytes = [], 0
-        self._event = b""
+        self._event = ""
 
     def _check_size(self, size_bytes: int) -> None:
         if size_bytes > self._max_event_bytes:

@@ -107,6 +107,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+@lru_cache(64)
 def _hostname(host: str) -> str:
     """The name of a Host header, without port and brackets; empty when it is malformed."""
     try:
