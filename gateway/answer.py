@@ -143,6 +143,8 @@ class Answer:
         code = visit.error
         if isinstance(error, FewerError):
             code = error.code
+            if visit.debug:
+                visit.error_headers = self.headers
         elif not self._ended:
             code = code or Cancelled.code
         visit.unparsed = code is None and bool(self._legibility and self._legibility.failed)

@@ -41,6 +41,7 @@ class Visit:
     asked_by: the policy that asks by itself; empty for a client
     reservation:   what it has taken of its limits; None where it has none
     limit_headers: what the client is told of them
+    error_headers: what it is told besides when it gets an error in place of an answer
     """
 
     id: str
@@ -64,6 +65,7 @@ class Visit:
     asked_by: str = ""
     reservation: Reservation | None = None
     limit_headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    error_headers: list[tuple[bytes, bytes]] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:

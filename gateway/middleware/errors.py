@@ -76,6 +76,10 @@ class _Progress:
                 message["headers"] = [*message["headers"], *limits]
         return self._send(message)
 
+    @property
+    def error_headers(self) -> list[tuple[bytes, bytes]]:
+        return visit_of(self._scope).error_headers
+
     async def linger(self) -> None:
         """Take what the client still sends, for a while."""
         with contextlib.suppress(TimeoutError):
@@ -106,6 +110,7 @@ async def _respond(error: FewerError, progress: _Progress) -> None:
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
         *headers_of(error),
+        *progress.error_headers,
     ]
     unread = error.status in _BODY_UNREAD
     if unread:

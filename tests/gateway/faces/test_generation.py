@@ -139,6 +139,17 @@ async def test_the_whole_record_is_told_to_who_asks(serve: Serve) -> None:
     assert about["ms"] > about["policies_us"] / 1000 > 0
 
 
+async def test_a_refusal_has_its_record_too(serve: Serve) -> None:
+    gateway = await serve(scripted_config(budget=1), LONG)
+    body = {"model": "chat", "prompt": ["a", "b"]}
+    for headers, told in (({}, False), ({"x-fewer-debug": "true"}, True)):
+        response = await gateway.client.post("/v1/completions", json=body, headers=headers)
+        assert (response.status_code, response.json()["error"]["code"]) == (400, "policy_denied")
+        assert ("x-fewer-decisions" in response.headers) == told
+    (budget,) = json.loads(response.headers["x-fewer-decisions"])
+    assert (budget["policy"], budget["action"]) == ("budget", "refuse")
+
+
 FAILING = {"steps": [{"text": "Hel"}, {"fail": {"code": "unavailable", "message": "It died."}}]}
 
 
