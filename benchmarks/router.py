@@ -6,7 +6,7 @@
 FOLDER holds `gsm8k_responses_even.csv`, `mmlu_responses_29_subjects.tar.gz` and the two lists of
 contaminated prompts, which are left out: RouteLLM's own routers had been trained on twins of them.
 In each split a router is trained on one half as `fewer route train` does it, and on the other half
-it chooses between Mixtral 8x7B and GPT-4, at three shares of strong calls; beside it, prompt length.
+it chooses between Mixtral 8x7B and GPT-4 at three shares of strong calls; beside it, prompt length.
 Each row has means over the splits of the share of the gap that is recovered, and 95 % intervals of
 the difference. `interval_of_splits` is of its mean over these splits: it says that the result is no
 accident of the halves. `interval_of_prompts`, by the corrected resampled t-test (Nadeau and Bengio

@@ -52,13 +52,30 @@ def prepare(arguments: argparse.Namespace) -> Launch:
     return Launch(
         config,
         f"http://{ports.address_to_try(host, port)}",
-        [_engine(arguments, config, name, engine_port + place) for place, name in enumerate(names)],
+        [
+            _engine(arguments, config, name, engine_port + place, threads)
+            for place, (name, threads) in enumerate(_threads(config, names).items())
+        ],
         [*_program("gateway", arguments), *_gateway_words(arguments, config, port, engine_port)],
     )
 
 
-def _engine(arguments: argparse.Namespace, config: Config, name: str, port: int) -> EngineLaunch:
-    settings = config.engine_settings(name)
+def _threads(config: Config, names: list[str]) -> dict[str, int]:
+    """Threads of each engine. `auto` of one engine is its own business; several share the cores,
+    the first ones the more: with a thread on each core for every engine they would wait for one
+    another in the middle of each step."""
+    if config.engine.threads or len(names) < 2:
+        return dict.fromkeys(names, config.engine.threads)
+    from engine.runner.cores import usable_cores
+
+    each, more = divmod(usable_cores(), len(names))
+    return {name: max(1, each + (place < more)) for place, name in enumerate(names)}
+
+
+def _engine(
+    arguments: argparse.Namespace, config: Config, name: str, port: int, threads: int
+) -> EngineLaunch:
+    settings = msgspec.structs.replace(config.engine_settings(name), threads=threads)
     # With --model the child would not find our name for it in the file.
     command = [*_program("engine", arguments), "--model", arguments.model or name]
     command += ["--host", LOOPBACK, "--port", str(port)]

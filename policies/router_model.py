@@ -25,6 +25,10 @@ MAX_DIMENSIONS = 4096
 SHARES = 101
 """Scores of a model's `shares`, one for each hundredth and both ends."""
 
+FAR = 3.0
+"""Deviations from the mean that a number counts at most. What hardly differs in the training, as
+the script where all prompts are English, must not decide about all others."""
+
 _MOST = 1e6
 """No number of a file may be larger, so that sums of products stay finite."""
 
@@ -89,7 +93,7 @@ class RouterModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         weak, strong = self.weak.logit(embedding), self.strong.logit(embedding)
         for name, value in zip(NAMES, features(text), strict=True):
             feature = self.features[name]
-            standard = (value - feature.mean) / feature.deviation
+            standard = max(-FAR, min(FAR, (value - feature.mean) / feature.deviation))
             weak += standard * feature.weak
             strong += standard * feature.strong
         return _logistic(strong) - _logistic(weak)

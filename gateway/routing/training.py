@@ -17,7 +17,7 @@ from engine.protocol.errors import SetupError
 from gateway.embedding import StaticEmbedding
 from gateway.routing.outcomes import Numbers, Outcomes
 from policies.features import NAMES, VERSION, abridged, features
-from policies.router_model import SHARES, Feature, Head, RouterModel, Trained
+from policies.router_model import FAR, SHARES, Feature, Head, RouterModel, Trained
 
 FOLDS = 5
 PENALTIES = (1.0, 4.0, 16.0, 64.0, 4096.0)
@@ -65,8 +65,7 @@ class Scale:
         self.deviation = np.where(deviation > 1e-6, deviation, 1.0)
 
     def __call__(self, values: Numbers) -> Numbers:
-        standard: Numbers = (values - self.mean) / self.deviation
-        return standard
+        return np.clip((values - self.mean) / self.deviation, -FAR, FAR)
 
 
 def train(outcomes: Outcomes, embed: StaticEmbedding, inputs: Inputs | None = None) -> RouterModel:

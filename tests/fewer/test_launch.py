@@ -60,6 +60,25 @@ def test_settings_travel_to_the_engines(config: Path) -> None:
     assert option(two.command, "--model") == "two"
 
 
+@pytest.mark.parametrize(
+    ("cores", "setting", "threads"),
+    [(5, "auto", ["3", "2"]), (1, "auto", ["1", "1"]), (5, "4", ["4", "4"])],
+)
+def test_engines_share_the_cores(
+    config: Path, monkeypatch: pytest.MonkeyPatch, cores: int, setting: str, threads: list[str]
+) -> None:
+    monkeypatch.setattr("engine.runner.cores.usable_cores", lambda: cores)
+    config.write_text(CONFIG.replace("kv_cache_mb: 64", f"threads: {setting}"))
+    engines = prepared("--config", str(config)).engines
+    assert [option(engine.command, "--threads") for engine in engines] == threads
+
+
+def test_one_engine_alone_settles_its_threads_itself(config: Path) -> None:
+    path = str(config.with_name("two.gguf"))
+    (engine,) = prepared("--config", str(config), "--model", path).engines
+    assert option(engine.command, "--threads") == "0"
+
+
 def test_a_model_named_on_the_command_line_is_the_only_one(config: Path) -> None:
     path = str(config.with_name("two.gguf"))
     launch = prepared("--config", str(config), "--model", path, "--workers", "2")

@@ -54,8 +54,8 @@ def test_shares() -> None:
 
 def test_a_long_text_is_looked_at_from_both_ends() -> None:
     text = "开" * 5000 + "7" * 10 + "end"
-    assert abridged(text) == "开" * 2000 + text[-2000:]
-    assert len(abridged(text)) == MAX_CHARS
+    half = MAX_CHARS // 2
+    assert abridged(text) == text[:half] + text[-half:]
     assert of(text, "digits") == log(10)
     assert features(text) == features(abridged(text))
 
