@@ -34,6 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     options.add_executor(parser)
     options.add_kv_cache_dtype(parser)
+    options.add_speculation(parser)
     for name in _number_settings():
         parser.add_argument(
             _option(name), type=int, metavar="N", help="overrides the configuration's"

@@ -50,6 +50,14 @@ def add_kv_cache_dtype(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_speculation(parser: argparse.ArgumentParser) -> None:
+    from engine.protocol.settings import Speculation
+
+    parser.add_argument(
+        "--speculation", choices=get_args(Speculation), help="guess what comes next, and verify it"
+    )
+
+
 def add_engine_port(parser: argparse.ArgumentParser, meaning: str) -> None:
     parser.add_argument(
         "--engine-port",
@@ -84,7 +92,7 @@ def load_config(arguments: argparse.Namespace) -> Config:
     config = configuration.load(arguments.config, os.environ)
     if model := getattr(arguments, "model", None):
         config = with_model(config, model)
-    given = {field: getattr(arguments, field, None) for field in ("executor", "kv_cache_dtype")}
+    given = {field: getattr(arguments, field, None) for field in ("executor", "kv_cache_dtype", "speculation")}
     told = {field: value for field, value in given.items() if value is not None}
     return replace(config, engine=replace(config.engine, **told))
 

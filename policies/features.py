@@ -34,8 +34,9 @@ NAMES = (
 """Of the numbers that `features` returns, in its order. The last five are shares and a mean, the
 others logarithms of counts."""
 
-MAX_CHARS = 4000
-"""Of a longer text as much is looked at, half of it from the beginning and half from the end."""
+MAX_CHARS = 1600
+"""Of a longer text as much is looked at, half of it from the beginning and half from the end: in all
+it takes under 2 ms, also where the embedding's tokenizer finds no spaces."""
 
 _UNSPACED_CHARS = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff"
@@ -43,7 +44,6 @@ _UNSPACED_CHARS = (
 )
 """Thai, Lao, Burmese, Khmer, kana and Chinese characters."""
 
-_LETTER = re.compile(r"[^\W\d_]")
 _CAPITAL = re.compile(r"[A-Z\u00c0-\u00de\u0391-\u03ab\u0410-\u042f]")
 _UNSPACED = re.compile(f"[{_UNSPACED_CHARS}]")
 _WORD = re.compile(rf"[{_UNSPACED_CHARS}]|(?:(?![{_UNSPACED_CHARS}])\w)+")
@@ -96,7 +96,7 @@ _LATIN = re.compile(f"[{SCRIPTS['latin']}]")
 def features(text: str) -> tuple[float, ...]:
     """As many as there are NAMES, each between 0 and about 12. Pure, whatever the text."""
     text = abridged(text)
-    letters = _count(_LETTER, text)
+    letters = sum(map(str.isalpha, text))
     words = _count(_WORD, text)
     return (
         _log(text_tokens(text)),

@@ -65,7 +65,8 @@ class Scale:
         self.deviation = np.where(deviation > 1e-6, deviation, 1.0)
 
     def __call__(self, values: Numbers) -> Numbers:
-        return np.clip((values - self.mean) / self.deviation, -FAR, FAR)
+        standard: Numbers = np.clip((values - self.mean) / self.deviation, -FAR, FAR)
+        return standard
 
 
 def train(outcomes: Outcomes, embed: StaticEmbedding, inputs: Inputs | None = None) -> RouterModel:
