@@ -22,7 +22,7 @@ LIGHT = frozenset(
 LIGHT_IN_STATEMENTS = frozenset(
     """
     do does doing have has having you your yours one can could will would may be if when once while
-    yes well they their them was were did some any either own over do done such like inside during
+    yes well their either any own over do done such like inside during
     together instead up out
     """.split()
 )
@@ -101,16 +101,15 @@ _SYNONYMS = """
 
 _LOOSE = """
     use utilize utilise employ usage utilization utilisation leverage apply
-    provide offer supply furnish give pass
+    provide offer supply furnish give pass return yield
     create make build construct craft generate produce generation creation generator
-    return yield output
     allow enable permit let
     help assist aid facilitate
     show display exhibit demonstrate
     get obtain acquire retrieve fetch access load find gain
     specify define indicate determine state mention set configure configuration setting configurable
     purpose goal objective aim target
-    need require necessary must should requirement
+    need require necessary requirement
     contain include incorporate comprise consist hold encompass cover
     instruction direction guidance guide guideline advice
     information data detail knowledge
@@ -185,6 +184,12 @@ _LOOSE = """
     consider think
     filter sift
     inspect examine survey investigate
+    bring import
+    unique distinctive
+    already pre
+    under below
+    infer deduce
+    enumerate list
     customize customise tailor personalize
     monitor track
     calculate compute calculation computation
@@ -349,6 +354,14 @@ def _all(words: str) -> frozenset[str]:
     return frozenset(meaning(word, loose=True) for word in words.split())
 
 
+MARKED = _all(
+    """
+    all every each only some most least first last must should never always more less same
+    other both few many was were did they them where who why what
+    """
+)
+"""Never on one side alone."""
+
 CONNECTING = _all("use provide allow serve work support help")
 """Where nothing is asked, these say that two things go together, and not what goes: `with X you do
 Y`, `X allows Y`, `use X for Y`."""
@@ -361,7 +374,7 @@ VAGUE = _all(
 )
 SPARE = VAGUE | _all(
     """
-    need own create type single new also file object process instruction
+    need own create type single new how also file object process instruction
     example collection different base store sequence know go afterward
     """
 )

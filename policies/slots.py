@@ -14,7 +14,8 @@ another voice, and one of the two may have a word more for every five that they 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Sequence, Set
 
 import msgspec
 
@@ -48,8 +49,9 @@ _QUESTION = re.compile(r"[?？吗呢]\W*$")
 _FOREIGN = re.compile(r"(?![A-Za-z])[^\W\d_]")
 _ING = re.compile(r"\s+\w+ing\b")
 _NEGATIONS = "不没沒无無未非勿莫别別"
-_SHARED_FOR_ONE_MORE = 5
+_SHARED_FOR_ONE_MORE = 4
 _MOST_MORE = 2
+_ADDING_NOTHING = english.CONNECTING | english.SPARE
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -105,7 +107,7 @@ def difference(one: Reading, other: Reading) -> str | None:
     if not (one.named <= other.written and other.named <= one.written):
         return "names"
     here, there = set(one.content), set(other.content)
-    if here != there and (one.wants or not _elaborates(here, there)):
+    if (one.wants and here != there) or not (one.wants or _elaborates(one, other)):
         return "words"
     shared = here & there
     if not one.wants:
@@ -113,12 +115,44 @@ def difference(one: Reading, other: Reading) -> str | None:
     return _order(one, other, shared)
 
 
-def _elaborates(here: set[str], there: set[str]) -> bool:
-    """Do they say the same, but for words that add nothing, and a few that one of them has?"""
-    left, right = here - there - english.CONNECTING, there - here - english.CONNECTING
-    more, other = left - english.SPARE, right - english.SPARE
-    most = min(_MOST_MORE, len(here & there) // _SHARED_FOR_ONE_MORE)
-    return not (more and other) and len(more | other) <= most
+def _elaborates(one: Reading, other: Reading) -> bool:
+    """Do they say the same, but for words that add nothing, and a few that one of them has?
+
+    Nothing may stand in the very place of something else, nor as often more as that does less.
+    """
+    here, there = Counter(one.content), Counter(other.content)
+    shared = here.keys() & there.keys()
+    left, right = here.keys() - shared, there.keys() - shared
+    more, less = left - _ADDING_NOTHING, right - _ADDING_NOTHING
+    most = min(_MOST_MORE, len(shared) // _SHARED_FOR_ONE_MORE)
+    if (more and less) or len(more | less) > most or (left | right) & english.MARKED:
+        return False
+    oftener, seldomer = (
+        {word for word in repeated if word in shared} - _ADDING_NOTHING
+        for repeated in (here - there, there - here)
+    )
+    if oftener and seldomer:
+        return False
+    places = _places(one.content, shared), _places(other.content, shared)
+    vague = english.CONNECTING | english.VAGUE
+    return not any(places[0][a] & places[1][b] for a in left for b in right if not {a, b} <= vague)
+
+
+def _places(content: Sequence[str], shared: Set[str]) -> dict[str, set[tuple[str, str]]]:
+    """Of each word that is not shared: those before and behind it that are."""
+    found: dict[str, set[tuple[str, str]]] = {}
+    behind = [""] * len(content)
+    following = ""
+    for place in range(len(content) - 1, -1, -1):
+        behind[place] = following
+        following = content[place] if content[place] in shared else following
+    before = ""
+    for place, word in enumerate(content):
+        if word in shared:
+            before = word
+        else:
+            found.setdefault(word, set()).add((before, behind[place]))
+    return found
 
 
 def _order(one: Reading, other: Reading, shared: set[str]) -> str | None:
@@ -129,7 +163,8 @@ def _order(one: Reading, other: Reading, shared: set[str]) -> str | None:
         return None if one.agents == other.agents else "voice"
     if one.wants or one.voice == other.voice:
         return "order"
-    names = one.named | other.named
+    # Code stays what it is in any place: it has no voice.
+    names = (one.named | other.named) - {token.casefold() for token in one.strict}
     same = [w for w in a if w.casefold() in names] == [w for w in b if w.casefold() in names]
     return None if same else "order of names"
 
@@ -217,9 +252,10 @@ class _Reader:
         word = token.lower()
         if word.endswith("n't") or word in english.NEGATIONS:
             self._end_number()
-            # An answer that begins with `No,` may go on to deny or not.
+            # What follows an answer's `No,` says it again.
             is_reply = word == "no" and self._begins and self._text[end : end + 1] == ","
-            self._strictly("no," if is_reply else "not")
+            if self.wants or not is_reply:
+                self._strictly("not")
             return
         token, word = token.removesuffix("'s"), word.removesuffix("'s")
         self.written.add(word)
@@ -258,7 +294,9 @@ class _Reader:
     def _is_numeral(self, word: str) -> bool:
         if word == "and":
             return bool(self._numbers) and self._numbers[-1] in numerals.LARGE
-        return word != "one" and (word in numerals.SMALL or word in numerals.LARGE)
+        # `One` may be anybody; behind another number word it is 1.
+        is_number = word in numerals.SMALL or word in numerals.LARGE
+        return is_number and (word != "one" or bool(self._numbers))
 
     def _end_number(self) -> None:
         for value in numerals.english(self._numbers):

@@ -1,6 +1,6 @@
 """The nearest of many texts, within a partition that its owner's secret is in.
 
-All vectors of a partition are rows of one matrix: a search is one product, 0.2 ms for 10,000 rows.
+All vectors of a partition are rows of one matrix: a search is one product, 0.4 ms for 10,000 rows.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ class _Partition:
             self._vectors[row] = self._vectors[len(self.entries)]
 
     def similarities(self, vector: Vector) -> Vector:
-        found: Vector = self._vectors[: len(self.entries)] @ vector
+        # On one thread: a product by BLAS is twice as fast on an idle machine, and waits for other
+        # threads on a busy one (22 ms in place of 0.4).
+        found: Vector = np.einsum("ij,j->i", self._vectors[: len(self.entries)], vector)
         return found
 
 
