@@ -33,7 +33,8 @@ from gateway.faces.endpoint import Methods, send_json
 from gateway.middleware.limits import LimitsMiddleware, whole_body
 from gateway.stores.key_desk import KeyDesk
 from gateway.stores.keys import Key, KeyStore, NewKey
-from gateway.visit import visit_of
+from gateway.tenants import OPEN
+from gateway.visit import header, visit_of
 
 _log = logging.getLogger("fewer.audit")
 
@@ -142,9 +143,21 @@ def _admins(page: ASGIApp) -> ASGIApp:
                 "`fewer keys create --tenant NAME --admin`.",
                 code="admin_key_needed",
             )
+        if visit_of(scope).known_tenant is OPEN and _is_foreign(scope):
+            raise Forbidden(
+                "Without keys no page of another origin may make them, whatever "
+                "server.allowed_origins says.",
+                code="origin_not_allowed",
+            )
         await page(scope, receive, send)
 
     return guarded
+
+
+def _is_foreign(scope: Scope) -> bool:
+    """Does a browser ask for a page that did not come from here?"""
+    origin, host = header(scope, b"origin"), header(scope, b"host")
+    return origin is not None and origin.partition("://")[2].lower() != (host or "").lower()
 
 
 def _id(scope: Scope) -> str:

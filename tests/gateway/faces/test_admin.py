@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.budgets.limits import Limits
-from gateway.config import Config, LimitsConfig, RouteConfig, Secret
+from gateway.config import Config, LimitsConfig, RouteConfig, Secret, ServerConfig
 from gateway.stores.keys import KeyStore
 from gateway.tenants import Tenants
 from tests.fakes.serving import Gateway, Serve, scripted_config
@@ -219,13 +219,16 @@ async def test_what_is_not_json_changes_nothing(admin: Admin, keys: KeyStore) ->
 
 
 async def test_without_keys_only_this_machine_makes_the_first(serve: Serve, keys: KeyStore) -> None:
-    gateway: Gateway = await serve(config(), tenants=Tenants(keys))
+    server = ServerConfig(allowed_origins=("*",))
+    gateway: Gateway = await serve(replace(config(), server=server), tenants=Tenants(keys))
     body = {"tenant": "ops", "admin": True}
     for headers in ({"host": "evil.example"}, {"origin": "https://evil.example"}):
+        assert (await gateway.chat()).status_code == 200
         refused = await gateway.client.post("/v1/admin/keys", json=body, headers=headers)
         assert refused.status_code == 403
     assert keys.is_empty()
-    made = await gateway.client.post("/v1/admin/keys", json=body)
+    own = {"origin": f"http://127.0.0.1:{gateway.port}"}
+    made = await gateway.client.post("/v1/admin/keys", json=body, headers=own)
     assert made.status_code == 201
     # From now on everybody needs one.
     assert (await gateway.client.post("/v1/admin/keys", json=body)).status_code == 401
