@@ -2,8 +2,8 @@
 where it is unsure.
 
 Until that is known nothing is shown, neither text nor headers: which model answers is settled when
-the client hears of it. What the weaker one has said becomes the stronger one's `prediction`, where
-its backend verifies one, so that the tokens it was right about are not written twice.
+the client hears of it. What the weaker one has said becomes the stronger one's draft, so that the
+tokens it was right about are not written twice.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Cascades:
             self._warn(beginning.model)
         if tried.stream is not None:
             return tried.stream
-        predicted = self._predicted(call, plan.names[0], tried.text)
-        return await self._attempt(put, predicted, plan.names)
+        call = replace(call, draft=tried.text or call.draft)
+        return await self._attempt(put, call, plan.names)
 
     async def _try(self, put: Put, beginning: Beginning) -> _Tried:
         request, model = put.call.request, beginning.model
@@ -113,16 +113,6 @@ class Cascades:
     async def _attempt(self, put: Put, call: Call, names: Sequence[str]) -> Stream:
         attempts = Attempts(call, names, self._backends, self._models, put.fit, put.note)
         return await attempts.start()
-
-    def _predicted(self, call: Call, model: str, text: str) -> Call:
-        """With what was said so far as the prediction, for a backend that verifies it."""
-        request = call.request
-        able = self._backends[model].capabilities.prediction
-        if not (text and able) or "prediction" in request.parameters:
-            return call
-        prediction = {"type": "content", "content": text}
-        parameters = request.parameters | {"prediction": prediction}
-        return replace(call, request=replace(request, parameters=parameters))
 
     def _warn(self, model: str) -> None:
         """Once."""
