@@ -71,7 +71,7 @@ def own(messages: list[Message]) -> list[Message]:
     return [message for message in messages if "name" in message]
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(policies(), conversations(), shares)
 def test_calls_keep_their_results_and_results_their_calls(
     policy: Policy, messages: list[Message], known: Known
@@ -83,7 +83,7 @@ def test_calls_keep_their_results_and_results_their_calls(
     assert all(len(fates) == 1 for fates in units.values())
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(policies(), conversations(), shares)
 def test_what_must_stay_stays_whole_and_in_order(
     policy: Policy, messages: list[Message], known: Known
@@ -100,7 +100,7 @@ def test_what_must_stay_stays_whole_and_in_order(
     assert len(messages) - 1 in places
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(policies(), conversations(), shares)
 def test_what_a_model_wrote_is_told_as_data(
     policy: Policy, messages: list[Message], known: Known
@@ -121,7 +121,7 @@ def test_what_a_model_wrote_is_told_as_data(
     assert "<|im_start|>" not in told
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(policies(), conversations(), shares)
 def test_a_prefix_is_rewritten_only_above_the_high_water_mark(
     policy: Policy, messages: list[Message], known: Known
@@ -136,7 +136,7 @@ def test_a_prefix_is_rewritten_only_above_the_high_water_mark(
             assert grown + record_tokens > policy.high_tokens
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(policies(), conversations(), shares)
 def test_a_child_asks_about_what_the_prompts_begin_with(
     policy: Policy, messages: list[Message], known: Known
