@@ -98,6 +98,7 @@ def _key(model: ModelConfig) -> str:
 
 def _route(route: RouteConfig) -> str:
     budget, limits = route.budget, f", at most {route.limits}" if route.limits else ""
+    models = " or ".join(dict.fromkeys((route.model, *route.chosen)))
     if budget is None:
-        return f"{route.model}, no budget{limits}"
-    return f"{route.model}, budget {budget.max_tokens:,} tokens ({budget.mode}){limits}"
+        return f"{models}, no budget{limits}"
+    return f"{models}, budget {budget.max_tokens:,} tokens ({budget.mode}){limits}"

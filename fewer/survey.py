@@ -34,7 +34,7 @@ def check_window(config: Config, name: str, shape: ModelShape) -> None:
     """
     asked = {f"models.{name}": config.models[name].max_model_len or 0}
     for key, route in config.routes.items():
-        if route.model == name:
+        if name in (route.model, *route.chosen):
             asked[f"routes.{key}"] = route.max_model_len or 0
     for key, tokens in asked.items():
         if tokens > shape.context_length:

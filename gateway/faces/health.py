@@ -57,7 +57,7 @@ class HealthFace:
     ) -> dict[str, dict[str, bool]]:
         """Of all these, what the tenant may use."""
         own = {name: ready for name, ready in routes.items() if may_use(tenant, name)}
-        behind = {model for name in own for model in self._routes.by_name[name].candidates}
+        behind = {model for name in own for model in self._routes.by_name[name].models}
         return {
             "routes": own,
             "models": {name: ready for name, ready in models.items() if name in behind},

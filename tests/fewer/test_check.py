@@ -18,6 +18,7 @@ models:
 aliases: {gpt-4o-mini: chat}
 routes:
   chat: {model: ours, budget: {max_tokens: 1512}}
+  routed: {model: ours, route: {rules: [{script: han, model: large}]}}
   free: {model: large, limits: {requests_per_minute: 60, budget_tokens: 1000000}}
 """
 
@@ -44,6 +45,7 @@ def test_a_good_file_is_summed_up(config: Path, capsys: pytest.CaptureFixture[st
         "model     far: our engine at ws://10.0.0.1:8090/v1/engine",
         f"model     script: plays {folder}/script.json, falls back to large",
         "route     chat: ours, budget 1,512 tokens (active)",
+        "route     routed: ours or large, no budget",
         "route     free: large, no budget, at most 60 requests/min, 1,000,000 tokens/month",
         "alias     gpt-4o-mini: chat",
         "default   none: every request must name its model",

@@ -77,6 +77,13 @@ def test_a_model_takes_the_place_of_all_of_ours(path: Path) -> None:
     assert config.engine_settings(name).max_model_len == 3000
 
 
+def test_where_one_model_is_left_there_is_no_choice(path: Path) -> None:
+    rules = "{rules: [{has: [images], model: large}, {model: small}]}"
+    path.write_text(path.read_text() + f"  routed: {{model: large, route: {rules}}}\n")
+    assert loaded(path).routes["routed"].chosen == ("large", "small")
+    assert loaded(path, "--model", "elsewhere/new.gguf").routes["routed"].chosen == ()
+
+
 def test_a_model_that_the_file_describes_stays_as_described(path: Path) -> None:
     config = loaded(path, "--model", "small")
     assert config.gguf_models() == ["small"]

@@ -217,3 +217,20 @@ def test_the_ledgers_store_stays_and_how_much_it_keeps_may_change(running: Runni
     assert found.postponed == ["ledger.store"]
     assert found.config.ledger.store.reveal() == "sqlite"
     assert found.config.ledger.retention_days == 7
+
+
+CHOICE = "budget: {max_tokens: 10}, route: {rules: [{script: han, model: large}]}"
+
+
+def test_a_route_chooses_among_models_that_are_there(running: Running) -> None:
+    """A new model of ours would need an engine: until a restart the route chooses as before."""
+    chosen = FIRST.replace("budget: {max_tokens: 10}", CHOICE)
+    running.change(text=chosen)
+    assert running.current.routes["chat"].chosen == ("large",)
+    added = chosen.replace("models:", "models:\n  new: {gguf: ./new.gguf}")
+    found = running.change(("model: large}", "model: new}"), text=added)
+    assert found.postponed == ["models.new.gguf"]
+    assert running.current.routes["chat"].chosen == ("large",)
+    running.change()
+    running.change(("model: large}", "model: new}"), text=added)
+    assert running.current.routes["chat"].chosen == ()

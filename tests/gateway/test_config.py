@@ -14,6 +14,7 @@ from gateway.config import (
     AgentConfig,
     BudgetConfig,
     CacheConfig,
+    CascadeConfig,
     CoalesceConfig,
     Config,
     ExactCacheConfig,
@@ -27,6 +28,8 @@ from gateway.config import (
     RecordsConfig,
     RouteCacheConfig,
     RouteConfig,
+    RoutingConfig,
+    RuleConfig,
     SamplingConfig,
     Secret,
     ServerConfig,
@@ -278,6 +281,9 @@ def test_every_key_is_documented() -> None:
         InputConfig,
         AgentConfig,
         LearnConfig,
+        RoutingConfig,
+        RuleConfig,
+        CascadeConfig,
     )
     for section in sections:
         for field in msgspec.structs.fields(section):
