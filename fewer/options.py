@@ -92,7 +92,8 @@ def load_config(arguments: argparse.Namespace) -> Config:
     config = configuration.load(arguments.config, os.environ)
     if model := getattr(arguments, "model", None):
         config = with_model(config, model)
-    given = {field: getattr(arguments, field, None) for field in ("executor", "kv_cache_dtype", "speculation")}
+    fields = ("executor", "kv_cache_dtype", "speculation")
+    given = {field: getattr(arguments, field, None) for field in fields}
     told = {field: value for field, value in given.items() if value is not None}
     return replace(config, engine=replace(config.engine, **told))
 
