@@ -8,6 +8,7 @@ tokens it was right about are not written twice.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -87,13 +88,17 @@ class Cascades:
     async def _try(self, put: Put, beginning: Beginning) -> _Tried:
         request, model = put.call.request, beginning.model
         call = replace(put.call, id=f"{put.call.id}-first", request=telling_margins(request))
+        due_s = asyncio.get_running_loop().time() + beginning.cascade.wait_ms / 1000
         try:
-            stream = await self._attempt(put, call, (model,))
+            async with asyncio.timeout_at(due_s):
+                stream = await self._attempt(put, call, (model,))
+        except TimeoutError:
+            return _Tried("failed")
         except FewerError as error:
             if isinstance(error, ServiceError | ContextLengthExceeded):
                 return _Tried("failed")
             raise
-        trial = Trial(stream, beginning.cascade)
+        trial = Trial(stream, beginning.cascade, due_s)
         trying = Trying(model, put.parent, put.context, self._ledger, self._models)
         shown = False
         try:

@@ -23,12 +23,13 @@ Result = Literal["sure", "unsure", "unknown", "failed"]
 
 class Trial:
     """Holds back what `stream` says until it is known whether it may be shown: at most the
-    cascade's tokens, and at most as long as it may wait. Close it unless it is `shown`."""
+    cascade's tokens, and at most until `due_s`, in the loop's time. Close it unless it is `shown`.
+    """
 
-    def __init__(self, stream: Stream, cascade: Cascade) -> None:
+    def __init__(self, stream: Stream, cascade: Cascade, due_s: float) -> None:
         self._stream = stream
         self._margins = Margins(cascade)
-        self._wait_s = cascade.wait_ms / 1000
+        self._due_s = due_s
         self._held: list[StreamEvent] = []
         self._reading: asyncio.Task[list[StreamEvent]] | None = None
         self._ended = False
@@ -41,9 +42,8 @@ class Trial:
 
     async def result(self) -> Result:
         """Read as much as it takes."""
-        due_s = asyncio.get_running_loop().time() + self._wait_s
         while not self._ended and self._margins.verdict is None:
-            if not await self._read(due_s):
+            if not await self._read():
                 break
         if self._held and isinstance(self._held[-1], Failed):
             return "failed"
@@ -71,11 +71,11 @@ class Trial:
         accepted = [e.prompt_tokens for e in self._held if isinstance(e, Accepted)]
         return Spent(accepted[0] if accepted else prompt_tokens, self._margins.seen, True)
 
-    async def _read(self, due_s: float) -> bool:
-        """Take what comes next; false when nothing has come by then. Nothing is lost of it."""
+    async def _read(self) -> bool:
+        """Take what comes next; false when nothing has come in time. Nothing is lost of it."""
         if self._reading is None:
             self._reading = asyncio.create_task(self._stream.receive())
-        left_s = due_s - asyncio.get_running_loop().time()
+        left_s = self._due_s - asyncio.get_running_loop().time()
         await asyncio.wait([self._reading], timeout=max(0.0, left_s))
         if not self._reading.done():
             return False

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from engine.protocol.errors import InvalidRequest
 from engine.protocol.frames import Event, StreamEvent
 from gateway.answer import Answer
+from gateway.backends.base import Call, Stream
 from gateway.backends.scripted import ScriptedBackend
 from gateway.config import CascadeConfig, Config, ModelConfig, Price, RouteConfig, RoutingConfig
 from gateway.ledger.entry import Entry
@@ -271,6 +272,27 @@ async def test_who_tells_no_logprobs_is_shown_and_the_log_says_so_once(
 async def test_when_the_weaker_one_fails_the_stronger_answers(weak: dict[str, Any]) -> None:
     run = Run(weak)
     assert text_of(await run.events()) == "巴黎。"
+    assert run.counted("failed")
+
+
+class Busy(ScriptedBackend):
+    """Has no room, and says nothing."""
+
+    async def generate(self, call: Call) -> Stream:
+        self.calls.append(call)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.cancelled.append(call.id)
+        raise AssertionError
+
+
+async def test_who_has_no_room_in_time_is_not_waited_for() -> None:
+    run = Run(PARIS, wait_ms=20)
+    run.weak = Busy("weak", PARIS)
+    run.pipeline = run.pipeline_of(run.config)
+    assert text_of(await run.events()) == "巴黎。"
+    assert list(run.weak.cancelled) == ["call1-first"]
     assert run.counted("failed")
 
 
