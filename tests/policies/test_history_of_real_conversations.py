@@ -8,12 +8,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from policies.context import Context
 from policies.history import HistoryPolicy
+from policies.record import Record, encode
+from policies.summary import SummaryPolicy
+from policies.tiers import TieredPolicy
 from tests.fakes.conversations import Message, chat, said, system, user
 
 HIGH_TOKENS = range(100, 8001, 100)
+CONTEXT = Context(route="chat")
 
 
 def agent_runs(folder: Path) -> list[list[Message]]:
@@ -52,11 +57,36 @@ def test_at_every_size_what_must_stay_stays(
     for messages in (each for run in SETS[name](shared_data(name)) for each in asked(run)):
         for high in HIGH_TOKENS:
             policy = HistoryPolicy(high, max(1, int(high * part) - 1))
-            sent = policy.decide(chat(messages), Context(route="chat")).request
+            sent = policy.decide(chat(messages), CONTEXT).request
             if sent is not None:
                 cuts += 1
                 check(messages, sent.messages)
     assert cuts > 50
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
+def test_the_same_with_records_and_facts(
+    shared_data: Callable[[str], Path], name: str, known: bool
+) -> None:
+    cuts = 0
+    record = encode(Record("She flies. 她要飞。", ("name: Ana", "seat: 14C", "city: 北京")))
+    for messages in (each for run in SETS[name](shared_data(name)) for each in asked(run)):
+        request = chat(messages)
+        for high in HIGH_TOKENS[::4]:
+            for policy in (
+                SummaryPolicy(high, high // 2, high // 8),
+                TieredPolicy(high, high // 2, high // 16, 2),
+            ):
+                keys = policy.recalls(request, CONTEXT) if known else ()
+                context = replace(CONTEXT, known=dict.fromkeys(keys, record))
+                decision = policy.decide(request, context)
+                if decision.request is not None:
+                    cuts += 1
+                    check(messages, decision.request.messages)
+                if decision.child is not None:
+                    assert decision.child.request.messages[0] == messages[0]
+    assert cuts > 20
 
 
 def check(messages: list[Message], sent: list[Message]) -> None:
