@@ -35,6 +35,9 @@ def summary(config: Config, files: dict[str, Path | None]) -> str:
         f"listens   {server.host} port {server.port}, {workers}",
         f"keeps     {config.store}",
     ]
+    if (recorder := config.recorder) is not None:
+        what = "sizes and hashes" if recorder.content == "none" else "ALL THAT CLIENTS WRITE"
+        lines.append(f"records   {what}, into {recorder.path}")
     lines += [f"model     {name}: {_model(config, name, files)}" for name in config.models]
     lines += [f"route     {name}: {_route(route)}" for name, route in config.routes.items()]
     lines += [f"alias     {alias}: {target}" for alias, target in config.aliases.items()]

@@ -89,3 +89,15 @@ def test_a_damaged_file_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[s
     path.write_text("models: {one: {gguf: ./one.gguf}}")
     assert main(["check", "--config", str(path)]) == 1
     assert "one.gguf is not a GGUF file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "what"), [("none", "sizes and hashes"), ("full", "ALL THAT CLIENTS WRITE")]
+)
+def test_what_is_recorded_is_said(
+    config: Path, capsys: pytest.CaptureFixture[str], content: str, what: str
+) -> None:
+    config.write_text(f"{CONFIG}recorder: {{path: log, content: {content}}}\n")
+    assert main(["check", "--config", str(config)]) == 0
+    line = capsys.readouterr().out.splitlines()[2]
+    assert line == f"records   {what}, into {config.parent}/log"
