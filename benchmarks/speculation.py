@@ -4,9 +4,10 @@
     python -m benchmarks.speculation --spec-bench PATH/question.jsonl   and its categories
 
 Each prompt is answered without guesses and with them, one right after the other, each time in the
-other order; that both answers are the same is checked. Times are the process's CPU time after
-the first token, for guesses change nothing before it. The first answer serves as the prediction
-of a third, which is the best that a prediction can be.
+other order; that both answers are the same is checked. Times are the process's CPU time: of a
+single prompt after the first token, for guesses change nothing before it; of several at once
+(`--batch`) of all, for while one is read others are answered. The first answer serves as the
+prediction of a third, which is the best that a prediction can be.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Answers:
 
 @dataclass
 class Cost:
-    """Of some answers, after their first tokens."""
+    """Of some answers: of one after its first token."""
 
     tokens: int = 0
     steps: int = 0
@@ -115,8 +116,9 @@ class Bench:
             )  # fmt: skip
         for request in requests:
             self.core.submit(request, sink)
-        while len(sink.texts) < len(requests) and self.core.turn():
-            pass
+        if len(requests) == 1:
+            while not sink.texts and self.core.turn():
+                pass
         before = self.core.statistics()
         began = time.process_time()
         while self.core.turn():

@@ -43,4 +43,4 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     target_itl_ms: int = 100
     threads: int = 0
     executor: ExecutorName = "auto"
-    speculation: Speculation = "off"
+    speculation: Speculation = "auto"

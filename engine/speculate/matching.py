@@ -23,8 +23,8 @@ def longest_matches(text: Int32, ending: Int32) -> tuple[Positions, int]:
     """The longest last part of `ending` that occurs in `text`: where, and its length in tokens.
 
     Positions are those just after each occurrence, ascending; empty, and length 0, for none.
-    One pass over `text` in numpy, 2 us for 4,096 tokens, and little for each token of the match:
-    an index would cost more to keep than that.
+    One pass over `text` in numpy: 10 us for 4,096 tokens and as long for 32,768, 75 us where the
+    last 24 agree with many places. An index would cost more to keep than that.
     """
     if len(ending) == 0:
         return np.empty(0, np.intp), 0

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 from engine.protocol.sampling import Sampling
 from engine.runner.base import Batch
 from engine.stats import Histogram, Statistics
@@ -17,7 +19,7 @@ def test_a_histogram_counts_at_most_its_bounds() -> None:
 class Timed(Rig):
     """Each step takes a tenth of a second."""
 
-    def __init__(self, **told: int) -> None:
+    def __init__(self, **told: Any) -> None:
         super().__init__(on_run=self._tick, **told)
 
     def _tick(self, batch: Batch) -> None:

@@ -11,13 +11,14 @@ from engine.protocol.sampling import Sampling
 from engine.protocol.settings import EngineSettings
 from engine.request import Request
 from engine.runner.base import Batch
-from engine.speculate.speculator import Proposers, proposers_for
+from engine.speculate.speculator import Proposers
 from tests.fakes.clock import FakeClock
 from tests.fakes.executor import HashExecutor
 from tests.fakes.sink import FakeSink
 from tests.fakes.tokenizer import byte_tokenizer
 
 LETTERS = list(range(ord("a"), ord("z") + 1))
+DEFAULTS = {"max_model_len": 2048, "max_num_batched_tokens": 64, "speculation": "off"}
 PLAIN = Sampling(temperature=0, allowed_token_ids=LETTERS)
 
 
@@ -32,7 +33,8 @@ def request_of(
 class Rig:
     """Tests take the core's turns one by one, and move its clock.
 
-    proposers: who guesses; nobody as a rule, so that steps can be counted
+    proposers: who guesses, in place of those of the settings; nobody as a rule, so that steps
+               can be counted
     """
 
     def __init__(
@@ -43,19 +45,19 @@ class Rig:
         on_run: Callable[[Batch], None] | None = None,
         executor: HashExecutor | None = None,
         proposers: Proposers | None = None,
-        **told: int,
+        **told: int | str,
     ) -> None:
         self.executor = executor or HashExecutor(end_every=end_every, on_run=on_run)
         self.clock = FakeClock()
         self.num_blocks = num_blocks
-        settings = EngineSettings(**({"max_model_len": 2048, "max_num_batched_tokens": 64} | told))  # type: ignore[arg-type]
+        settings = EngineSettings(**(DEFAULTS | told))  # type: ignore[arg-type]
         self.core = Core(
             self.executor,
             byte_tokenizer(),
             settings,
             num_blocks,
             clock=self.clock,
-            proposers=proposers or proposers_for("off"),
+            proposers=proposers,
         )
         self.sink = FakeSink()
 

@@ -47,7 +47,9 @@ async def gated(gate: Gate) -> AsyncIterator[Served]:
 @pytest.fixture
 async def slow() -> AsyncIterator[Served]:
     """One choice at a time, one more in the queue, 50 tokens of a prompt in 5 ms."""
-    settings = {"max_num_seqs": 1, "max_num_waiting": 1, "max_num_batched_tokens": 50}
+    settings: dict[str, Any] = {
+        "max_num_seqs": 1, "max_num_waiting": 1, "max_num_batched_tokens": 50,
+    }  # fmt: skip
     async with serve(fake_engine(on_run=lambda batch: time.sleep(0.005), **settings)) as served:
         yield served
 
@@ -344,7 +346,7 @@ async def test_a_client_that_leaves_ends_its_generation(slow: Served, stream: bo
 
 
 async def test_clients_that_leave_while_queued_or_prefilling() -> None:
-    settings = {"max_num_seqs": 1, "max_num_batched_tokens": 25}
+    settings: dict[str, Any] = {"max_num_seqs": 1, "max_num_batched_tokens": 25}
     long = [{"role": "user", "content": "x" * 1500}]
     async with serve(fake_engine(on_run=lambda batch: time.sleep(0.02), **settings)) as served:
         writers = [await begin(served, {"messages": long, "max_tokens": 9}) for _ in range(5)]

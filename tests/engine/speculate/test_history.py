@@ -13,7 +13,6 @@ from engine.speculate.history import (
     History,
     HistoryProposer,
 )
-from engine.speculate.speculator import proposers_for
 from tests.fakes.rig import PLAIN, Rig, request_of
 
 
@@ -80,7 +79,7 @@ def asked(id: str, **fields: object) -> Request:
 
 
 def test_the_same_question_again_is_guessed_from_the_tenant_s_last_answer() -> None:
-    rig = Rig(proposers=proposers_for("auto"))
+    rig = Rig(speculation="auto")
     for id in ("first", "again"):
         rig.submit(asked(id, tenant="one", salt="one"))
         rig.run()
@@ -90,7 +89,7 @@ def test_the_same_question_again_is_guessed_from_the_tenant_s_last_answer() -> N
 
 def test_nothing_that_one_tenant_said_is_proposed_to_another() -> None:
     """Counted in guesses, and in steps, which are what another could time."""
-    rig = Rig(proposers=proposers_for("auto"))
+    rig = Rig(speculation="auto")
     steps = []
     for tenant, salt in (("one", "one"), ("two", "two"), ("one", "two"), ("two", "one")):
         before = rig.core.statistics().steps

@@ -17,7 +17,7 @@ from engine.protocol.sampling import Sampling
 from engine.request import Request
 from engine.runner.base import Batch
 from engine.speculate.ngram import NgramProposer
-from engine.speculate.speculator import Proposers, proposers_for
+from engine.speculate.speculator import Proposers
 from tests.fakes.executor import HashExecutor
 from tests.fakes.guesses import Bent, Drawn, bends, of_request
 from tests.fakes.rig import PLAIN, Rig, request_of
@@ -311,7 +311,7 @@ def predicted(rig: Rig, request: Request, prediction: list[int]) -> Request:
 
 
 def test_usage_counts_the_prediction_s_tokens() -> None:
-    rig = Rig(proposers=proposers_for("auto"))
+    rig = Rig(speculation="auto")
     request = request_of("r", [9] * 20, 64, sampling=SEEDED)
     said = said_by(rig.executor, request)
     events = events_of(rig, [predicted(rig, request, said)])
@@ -326,7 +326,7 @@ def test_usage_counts_the_prediction_s_tokens() -> None:
 
 
 def test_a_wrong_prediction_is_told_of_and_costs_no_token() -> None:
-    rig = Rig(proposers=proposers_for("auto"))
+    rig = Rig(speculation="auto")
     request = request_of("r", [9] * 20, 30, n=2, sampling=SEEDED)
     said = [token + 1 for token in said_by(rig.executor, request)]
     events_of(rig, [predicted(rig, request, said)])
@@ -336,7 +336,7 @@ def test_a_wrong_prediction_is_told_of_and_costs_no_token() -> None:
 
 
 def test_switched_off_nobody_guesses() -> None:
-    rig = Rig(proposers=proposers_for("off"))
+    rig = Rig(speculation="off")
     request = request_of("r", [9] * 20, 64, sampling=SEEDED)
     events_of(rig, [predicted(rig, request, said_by(rig.executor, request))])
     assert rig.core.statistics().speculation == {}
@@ -345,7 +345,7 @@ def test_switched_off_nobody_guesses() -> None:
 
 def test_two_tenants_are_never_told_what_the_other_said() -> None:
     """All that is proposed comes from the request's own prompt, output and prediction."""
-    rig = Rig(proposers=proposers_for("auto"))
+    rig = Rig(speculation="auto")
     first = request_of("first", [9] * 20, 64, tenant="one", salt="one", sampling=SEEDED)
     events_of(rig, [first])
     drafted = rig.core.statistics().speculation
