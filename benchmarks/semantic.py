@@ -29,7 +29,8 @@ import numpy as np
 from benchmarks.close_pairs import Pair, chinese, chinese_paraphrases, english, is_told, statements
 from benchmarks.machine import about
 from gateway.embedding import Embed, bundled
-from policies.slots import Reading, difference, reading_of
+from policies.reading import Reading, reading_of
+from policies.slots import difference
 from policies.thresholds import threshold
 
 _LEAST_LIKE = 0.5

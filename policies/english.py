@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from policies.inflection import stem
+
 LIGHT = frozenset(
     """
     a an the this these those that it its itself there here of in on at by to with for as into onto
@@ -55,6 +57,8 @@ MARKS = LIGHT | LIGHT_IN_STATEMENTS | ASKING | AUXILIARIES
 NEGATIONS = frozenset("no not never none neither nor nobody nothing nowhere cannot without".split())
 
 VOICE = frozenset("by is are be been being was were".split())
+
+_DENIED = {"can't": "can", "cannot": "can", "won't": "will", "shan't": "shall"}
 
 DIRECTIONS = frozenset("from than before after until since off".split())
 """Who stands on which side of these is the question."""
@@ -298,42 +302,6 @@ _LOOSE = """
 """
 """As those, but only where nothing is asked or ordered."""
 
-_IRREGULAR = """
-    use used using|make made|take took taken|give gave given|get got gotten|go went gone
-    find found|build built
-    keep kept|hold held|run ran|write wrote written|begin began begun|choose chose chosen
-    buy bought|show shown|mean meant|send sent|do done|say said|see saw seen|know knew known
-    person people|child children|man men|woman women|foot feet|tooth teeth|mouse mice
-    datum data|index indices|split split|let let|eat ate eaten|drink drank drunk|come came
-    become became|leave left|lose lost|pay paid|speak spoke spoken|think thought|tell told
-"""
-
-
-def _irregular() -> dict[str, str]:
-    lines = (line for part in _IRREGULAR.split("\n") for line in part.split("|"))
-    return {form: words[0] for line in lines if (words := line.split()) for form in words[1:]}
-
-
-_BASES = _irregular()
-
-_ENDINGS = (("ies", "y"), ("ied", "y"), ("ing", ""), ("ed", ""), ("es", ""), ("s", ""))
-_LEAST = 3
-"""Letters that a word keeps: `is`, `bed` and `king` have no endings."""
-
-
-def stem(word: str) -> str:
-    """The same for the forms of one verb or noun; not itself a word."""
-    word = _BASES.get(word, word)
-    for ending, instead in _ENDINGS:
-        left = len(word) - len(ending)
-        if not word.endswith(ending) or left < _LEAST or word.endswith(("ss", "us", "is")):
-            continue
-        word = word[:left] + instead
-        if ending in ("ing", "ed") and word[-1] == word[-2] and word[-1] not in "lsz":
-            word = word[:-1]
-        break
-    return word[:-1] if word.endswith("e") and len(word) > _LEAST else word
-
 
 def _meanings(lines: str) -> dict[str, str]:
     groups = filter(None, map(str.split, lines.splitlines()))
@@ -379,6 +347,15 @@ SPARE = VAGUE | _all(
     """
 )
 """Where nothing is asked, one text may say these as well, if the other says nothing instead."""
+
+
+def denied(word: str) -> str | None:
+    """The verb that a word denies, empty where it denies without one; None if it denies nothing."""
+    if word.endswith("n't"):
+        return _DENIED.get(word, word.removesuffix("n't"))
+    if word in NEGATIONS:
+        return _DENIED.get(word, "")
+    return None
 
 
 def is_english(words: Sequence[str], *, least: int) -> bool:

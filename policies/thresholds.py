@@ -15,7 +15,7 @@ VERSION = 1
 ANSWER = {"latin": 0.70, "han": 0.80}
 """Where an old answer takes the place of a new one."""
 
-DRAFT = {"latin": 0.70, "han": 0.80}
+DRAFT = {"latin": 0.60, "han": 0.75}
 """Where it is only a draft: what is wrong in it costs a little time, and never an answer."""
 
 OTHER = 0.95

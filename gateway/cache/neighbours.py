@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.slots import Reading
+from policies.reading import Reading
 
 MAX_ENTRIES = 20_000
 """Of all tenants together: 20 MB of vectors, and about as much of readings."""

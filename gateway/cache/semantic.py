@@ -12,7 +12,8 @@ from gateway.cache.kept import Kept
 from gateway.cache.neighbours import Entry, Neighbours
 from gateway.cache.question import Question
 from gateway.embedding import Embed, bundled
-from policies.slots import Reading, difference, reading_of
+from policies.reading import Reading, reading_of
+from policies.slots import difference
 from policies.thresholds import threshold
 
 
