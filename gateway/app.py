@@ -167,7 +167,7 @@ class Gateway:
             history=self._history,
             recorder=self._recorder,
         )
-        models = ModelsFace(config, routes)
+        ledger, models = LedgerFace(self._ledger), ModelsFace(config, routes)
         health = HealthFace(routes, backends, drain)
 
         def post(application: ASGIApp) -> Methods:
@@ -185,7 +185,8 @@ class Gateway:
             ),
             Route("/v1/models", Methods(GET=models.all)),
             Route("/v1/models/{name:path}", Methods(GET=models.one)),
-            Route("/v1/ledger", Methods(GET=LedgerFace(self._ledger))),
+            Route("/v1/ledger", Methods(GET=ledger.all)),
+            Route("/v1/ledger/{id}", Methods(GET=ledger.one)),
             Route("/v1/feedback", post(FeedbackFace(self._ledger))),
             *AdminFace(config, self._desk, self._budgets).pages(),
             Route(LIVE, Methods(GET=health.live)),

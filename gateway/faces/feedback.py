@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from functools import partial
 from typing import Annotated, Literal
@@ -13,15 +12,13 @@ from starlette.types import Receive, Scope, Send
 
 from engine.protocol.errors import InvalidRequest, NotFound
 from gateway.faces.endpoint import send_json
-from gateway.ledger.feedback import Feedback
+from gateway.ledger.feedback import Feedback, call_id_of
 from gateway.ledger.ledger import Ledger
 from gateway.middleware.limits import whole_body
 from gateway.stores.ledger import LedgerStore
 from gateway.visit import visit_of
 
 _THUMBS = {"up": 1.0, "down": -1.0}
-_ANSWER_ID = re.compile(r"[a-z]+[-_]([0-9a-f]{32})")
-"""As faces make them of the id of a call."""
 
 
 class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -65,11 +62,10 @@ def parse(data: bytes) -> _Body:
 
 def _feedback(body: _Body, tenant: str) -> Feedback:
     score = _THUMBS[body.thumb] if body.thumb else body.score or 0.0
-    named = _ANSWER_ID.fullmatch(body.request_id)
     return Feedback(
         tenant=tenant,
         request_id=body.request_id,
-        call_id=named[1] if named else body.request_id,
+        call_id=call_id_of(body.request_id),
         score=score,
         given_s=time.time(),
         label=body.label,

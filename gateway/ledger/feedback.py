@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
+
+_ANSWER_ID = re.compile(r"[a-z]+[-_]([0-9a-f]{32})")
+"""As faces make them of the id of a call."""
 
 
 class Feedback(msgspec.Struct, frozen=True):
@@ -25,3 +30,9 @@ class Feedback(msgspec.Struct, frozen=True):
     def approval(self) -> float:
         """0 to 1."""
         return (self.score + 1) / 2
+
+
+def call_id_of(id: str) -> str:
+    """The call's id in the id of its answer; any other id as it is."""
+    named = _ANSWER_ID.fullmatch(id)
+    return named[1] if named else id

@@ -163,6 +163,20 @@ class LedgerStore:
             (since_s,),
         )
 
+    def request(self, call_id: str, request_id: str) -> dict[str, Any] | None:
+        """All that is known of one request, by either of its ids; of several, the latest."""
+        names = ", ".join(REQUEST)
+        found = self._records(
+            f"SELECT id, {names}, score, label FROM requests LEFT JOIN feedback ON request = id "
+            "WHERE call_id = ? OR request_id = ? ORDER BY id DESC LIMIT 1",
+            (call_id, request_id),
+        )
+        if not found:
+            return None
+        id = found[0].pop("id")
+        rulings = f"SELECT {', '.join(RULING[1:])} FROM rulings WHERE request = ? ORDER BY rowid"
+        return found[0] | {"policies": self._records(rulings, (id,))}
+
     def labels(self, since_s: float) -> list[dict[str, Any]]:
         """The feedback on requests since then, by route and label, the commonest first."""
         return self._records(

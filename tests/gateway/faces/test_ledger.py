@@ -69,6 +69,8 @@ async def test_only_admin_keys_may_read_it(serve: Serve, tmp_path: Path) -> None
         headers = {"authorization": f"Bearer {key}"} if key else {}
         response = await gateway.client.get("/v1/ledger", headers=headers)
         assert response.status_code == status
+        one = await gateway.client.get("/v1/ledger/x", headers=headers)
+        assert one.status_code == (404 if status == 200 else status)
     keys.close()
 
 
@@ -114,3 +116,27 @@ def test_harm_is_told() -> None:
     (experiment,) = report(store, 8.0, 1.0, harmful)["savings"]
     assert experiment["harm"] == "conversations cost more"
     assert experiment["saved"]["completion_tokens"]["share"]["high"] < 0
+
+
+async def test_one_request_by_any_of_its_ids(serve: Serve) -> None:
+    gateway = await serve(scripted_config(budget=5))
+    answer = await gateway.chat(max_tokens=50, headers={"x-request-id": "mine"})
+    await gateway.client.post("/v1/feedback", json={"request_id": "mine", "score": 0.5})
+    for id in (answer.json()["id"], "mine"):
+        told = (await gateway.client.get(f"/v1/ledger/{id}")).json()
+        assert (told["object"], told["request_id"], told["score"]) == (
+            "ledger.request",
+            "mine",
+            0.5,
+        )
+        assert answer.json()["id"].endswith(told["call_id"])
+        assert (told["route"], told["completion_tokens"], told["user_tokens"]) == ("chat", 2, 1)
+        budget, *others = told["policies"]
+        assert (budget["policy"], budget["asked_tokens"], budget["allowed_tokens"]) == (
+            "budget",
+            50,
+            5,
+        )
+        assert [each["policy"] for each in others] == ["cache", "coalesce"]
+    missing = await gateway.client.get("/v1/ledger/chatcmpl-0")
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "request_not_found")
