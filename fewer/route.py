@@ -14,7 +14,6 @@ from engine.protocol.errors import SetupError
 if TYPE_CHECKING:
     from gateway.routing.curve import Bootstrap
     from gateway.routing.outcomes import Numbers, Outcomes
-    from policies.router_model import Router
 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
@@ -112,32 +111,17 @@ def _train(outcomes: Outcomes, path: Path) -> None:
 def _evaluate(outcomes: Outcomes, path: Path) -> None:
     import numpy as np
 
+    from gateway.routing.loading import read_model, router_of
+
     if not float(outcomes.gains.sum()) > 0:
         raise SetupError("On these prompts the strong model is no better: there is no gap.")
-    router = _router(path)
+    router = router_of(read_model(path))
     scores = np.array([router.score(prompt) for prompt in outcomes.prompts])
     weak, strong = float(outcomes.weak.mean()), float(outcomes.strong.mean())
     print(f"{len(outcomes):,} prompts. Quality: weak {weak:.3f}, strong {strong:.3f}.")
     if router.model.trained.data == outcomes.digest:
         print("The router was trained on these very prompts: on others it does less well.")
     _print_curve(outcomes, scores)
-
-
-def _router(path: Path) -> Router:
-    from gateway.embedding import bundled
-    from policies.router_model import MAX_BYTES, Router, read
-
-    embed = bundled()
-    try:
-        with path.open("rb") as file:
-            model = read(file.read(MAX_BYTES + 1))
-    except OSError as error:
-        raise SetupError(f"{path}: cannot be read: {error.strerror}.") from error
-    except ValueError as error:
-        raise SetupError(f"{path} {error}.") from error
-    if (model.embedding, len(model.weak.dimensions)) != (embed.fingerprint, embed.dimensions):
-        raise SetupError(f"{path} was trained with another text embedding; train it again.")
-    return Router(model, lambda text: embed(text).tolist())
 
 
 def _print_curve(outcomes: Outcomes, scores: Numbers) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from gateway.config_policies import RoutingConfig, RuleConfig
+from gateway.routing.loading import router_of
 from policies.route import Cascade, Learned, RoutePolicy
-from policies.router_model import Router, RouterModel
+from policies.router_model import RouterModel
 from policies.rules import Rule
 
 
@@ -37,10 +38,7 @@ def _rule(rule: RuleConfig) -> Rule:
 
 
 def _learned(settings: RoutingConfig, model: RouterModel) -> Learned:
-    from gateway.embedding import bundled
-
-    embed = bundled()
     threshold = settings.threshold
     if threshold is None:
         threshold = model.threshold(settings.strong_share or 0.0)
-    return Learned(Router(model, lambda text: embed(text).tolist()), threshold)
+    return Learned(router_of(model), threshold)

@@ -12,8 +12,9 @@ from engine.protocol.errors import SetupError
 from gateway.config_file import Document, Key, suggestion
 from gateway.config_policies import RoutingConfig, RuleConfig
 from gateway.config_sections import RouteConfig
+from gateway.routing.loading import read_model, router_of
 from policies.features import SCRIPTS
-from policies.router_model import MAX_BYTES, RouterModel, read
+from policies.router_model import RouterModel
 
 
 def read_routers(document: Document, folder: Path) -> None:
@@ -49,12 +50,9 @@ def _router(document: Document, key: Key, path: object, folder: Path) -> RouterM
     if not isinstance(path, str):
         document.fail(key, "must be the path of a file that `fewer route train` has written.")
     try:
-        with (folder / path).open("rb") as file:
-            return read(file.read(MAX_BYTES + 1))
-    except OSError as error:
-        document.fail(key, f"{path} cannot be read: {error.strerror}.")
-    except ValueError as error:
-        document.fail(key, f"{path} {error}.")
+        return read_model(folder / path)
+    except SetupError as error:
+        document.fail(key, error.message)
 
 
 def _check_rule(
@@ -99,17 +97,10 @@ def _check_threshold(document: Document, key: Key, settings: RoutingConfig) -> N
 
 
 def _check_embedding(document: Document, key: Key, model: RouterModel) -> None:
-    from gateway.embedding import bundled
-
     try:
-        embedding = bundled()
+        router_of(model)
     except SetupError as error:
         document.fail(key, error.message)
-    if (model.embedding, len(model.weak.dimensions)) != (
-        embedding.fingerprint,
-        embedding.dimensions,
-    ):
-        document.fail(key, "was trained with another text embedding; train it again.")
 
 
 def _known(document: Document, key: Key, name: str, models: Mapping[str, object]) -> None:

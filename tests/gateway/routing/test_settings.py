@@ -111,7 +111,7 @@ def test_another_router_is_another_experiment(tmp_path: Path, router: bytes) -> 
         ),
         (
             "{router: r.json, threshold: 0.5, weak: small, strong: large}",
-            "router: r.json cannot be read: No such file or directory.",
+            "r.json cannot be read: No such file or directory.",
         ),
         ("{router: {format: x}}", "router: must be the path of a file"),
     ],
@@ -125,10 +125,10 @@ def test_a_mistake_is_told_with_its_place(tmp_path: Path, setting: str, told: st
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        (b"\x80\x04\x95pickle", "router: router.json is no router file: "),
-        (b'{"format": "fewer-router"', "router: router.json is no router file: "),
-        (b" " * 300_000, "router: router.json is no router file: it has more than 256 kB."),
-        (msgspec.json.encode(a_model()), "router: was trained with another text embedding"),
+        (b"\x80\x04\x95pickle", "router.json is no router file: "),
+        (b'{"format": "fewer-router"', "router.json is no router file: "),
+        (b" " * 300_000, "router.json is no router file: it has more than 256 kB."),
+        (msgspec.json.encode(a_model()), "router: The router was trained with another text embedding"),
     ],
 )
 def test_a_file_that_is_no_router_of_ours(tmp_path: Path, data: bytes, told: str) -> None:
