@@ -91,7 +91,7 @@ async def test_an_earlier_answer_is_the_draft_of_a_similar_request(serve: Serve)
     gateway = await serve(config(), SAYS)
     verifying(gateway)
     assert await source(gateway, ASKED) == "miss"
-    near = await ask(gateway, CLOSE)
+    near = await ask(gateway, "How do I delete my account in the browser?")
     assert near.headers["x-fewer-cache"] == "draft"
     assert "x-fewer-tokens-saved" not in near.headers
     assert drafts(gateway) == [None, "In the settings."]
