@@ -87,6 +87,9 @@ class HardenedHttpProtocol(HttpToolsProtocol):
                 super().data_received(piece)
                 piece = self._behind
             self._check_limits()
+        # Most headers come in one piece, and need no timer.
+        if self._in_headers and not self._refused and self._header_timer is None:
+            self._arm_header_timer()
 
     def _upgraded(self) -> bool:
         return self.transport.get_protocol() is not self
@@ -108,7 +111,6 @@ class HardenedHttpProtocol(HttpToolsProtocol):
         if self._message_ended:
             self._message_ended = False
             self._received_bytes = self._body_bytes = 0
-            self._arm_header_timer()
         super().on_message_begin()
         self.scope["extensions"] = {"fewer.abort": {"call": self.transport.abort}}
 

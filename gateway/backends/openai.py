@@ -179,7 +179,7 @@ class OpenAIStream(Stream):
         self._abort: FewerError | None = None
         self._closed = False
         self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_at(self._due_s(self._loop.time()), self._watch)
+        self._timer = self._look_at(self._due_s(self._loop.time()))
 
     async def receive(self) -> list[StreamEvent]:
         events: list[StreamEvent] = []
@@ -234,10 +234,7 @@ class OpenAIStream(Stream):
             data: bytes = await self._response.content.readany()
         finally:
             self._waits_since_s = None
-        if self._quiet_s != self._upstream.gap_timeout_s:
-            self._quiet_s = self._upstream.gap_timeout_s
-            self._timer.cancel()
-            self._watch()
+        self._quiet_s = self._upstream.gap_timeout_s
         return data
 
     def _at_end(self) -> list[StreamEvent]:
@@ -247,13 +244,18 @@ class OpenAIStream(Stream):
         """When a wait that began then has been too long."""
         return min(since_s + self._quiet_s, self._deadline_s or float("inf"))
 
+    def _look_at(self, due_s: float) -> asyncio.TimerHandle:
+        """Sooner than that where patience may be shorter by then, after the first event."""
+        soon_s = self._loop.time() + self._upstream.gap_timeout_s
+        return self._loop.call_at(min(due_s, soon_s), self._watch)
+
     def _watch(self) -> None:
         """End a wait that has been too long, or look again when it will be."""
         now_s = self._loop.time()
         since_s = now_s if self._waits_since_s is None else self._waits_since_s
         due_s = self._due_s(since_s)
         if now_s < due_s:
-            self._timer = self._loop.call_at(due_s, self._watch)
+            self._timer = self._look_at(due_s)
         elif self._waits_since_s is not None:
             late = due_s == self._deadline_s
             self.abort(out_of_time() if late else self._upstream.silent(self._quiet_s))
