@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.agent import CODE, FINISH, AgentPolicy, is_typed, run_of
@@ -136,6 +136,7 @@ policies = st.builds(
 CHOICES = st.sampled_from([None, "auto", "none", "required"])
 
 
+@settings(deadline=None)
 @given(conversations(), policies, CHOICES, st.sampled_from([None, TOOLS]))
 def test_nothing_goes_on_beyond_a_limit(
     messages: list[Message], policy: AgentPolicy, choice: str | None, tools: Any
@@ -151,6 +152,7 @@ def test_nothing_goes_on_beyond_a_limit(
         assert found.tokens <= (policy.max_run_tokens or found.tokens)
 
 
+@settings(deadline=None)
 @given(conversations(), policies)
 def test_a_run_that_is_made_to_answer_keeps_all_that_was_said(
     messages: list[Message], policy: AgentPolicy
@@ -165,6 +167,7 @@ def test_a_run_that_is_made_to_answer_keeps_all_that_was_said(
     assert policy.decide(made, CONTEXT).action == "keep"
 
 
+@settings(deadline=None)
 @given(conversations(), st.integers(1, 4))
 def test_in_the_control_arm_nobody_is_made_to_answer(messages: list[Message], rounds: int) -> None:
     request: Request = chat(messages, tools=TOOLS)

@@ -154,7 +154,7 @@ def requests(draw: st.DrawFn) -> Request:
     return chat(messages, parameters={"documents": documents} if documents else {})
 
 
-@settings(max_examples=150)
+@settings(max_examples=100, deadline=None)
 @given(requests(), st.integers(1, 2000))
 def test_never_more_than_the_limit_and_never_the_last_text(request: Request, limit: int) -> None:
     decision = decided(request, limit)
@@ -196,7 +196,7 @@ def _outside(request: Request) -> list[tuple[str, str]]:
     return told
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(requests(), st.integers(1, 2000))
 def test_the_limit_holds_in_the_control_arm_and_nothing_is_left_out(
     request: Request, limit: int

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from statistics import NormalDist
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.lengths import Lengths, lengths_of
@@ -85,6 +85,7 @@ def test_known_distributions_are_found_behind_cuts_of_any_length(
 observations = st.lists(st.tuples(st.integers(1, 50), st.booleans()), max_size=60)
 
 
+@settings(deadline=None)
 @given(observations)
 def test_percentiles_rise_and_are_lengths_at_which_answers_ended(
     observed: list[tuple[int, bool]],
@@ -97,6 +98,7 @@ def test_percentiles_rise_and_are_lengths_at_which_answers_ended(
     assert lengths == lengths_of(observed[::-1])
 
 
+@settings(deadline=None)
 @given(observations, st.integers(0, 59))
 def test_a_cut_never_makes_answers_look_shorter(
     observed: list[tuple[int, bool]], place: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.ranking import MOST_PIECES, ranked
@@ -74,6 +74,7 @@ words = st.sampled_from(
 texts = st.lists(st.lists(words, max_size=20).map(" ".join), max_size=12)
 
 
+@settings(deadline=None)
 @given(words, texts)
 def test_every_text_has_one_place_always_the_same(question: str, found: list[str]) -> None:
     order = ranked(question, found)

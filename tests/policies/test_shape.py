@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engine.protocol.frames import Event, TokenLogprob, Usage
@@ -80,6 +80,7 @@ def test_a_completion_has_no_place_for_an_instruction_or_a_schema() -> None:
     assert (decision.action, decision.reason) == ("keep", "no schema: the request is no chat")
 
 
+@settings(deadline=None)
 @given(conversations())
 def test_a_turn_goes_on_beginning_with_the_one_before(messages: list[Message]) -> None:
     """Or no prefix cache would hold."""
@@ -89,6 +90,7 @@ def test_a_turn_goes_on_beginning_with_the_one_before(messages: list[Message]) -
         assert later[: len(earlier)] == earlier
 
 
+@settings(deadline=None)
 @given(conversations())
 def test_nothing_else_of_a_conversation_changes(messages: list[Message]) -> None:
     made = shaped(chat(messages)).messages
@@ -126,6 +128,7 @@ requests = st.builds(
 )
 
 
+@settings(deadline=None)
 @example(chat([user("多少钱？")], parameters={"functions": [{"name": "查询"}]}), "decide")
 @given(requests, st.sampled_from(["decide", "control"]))
 def test_no_schema_where_tools_are_asked_for_or_a_form_is_named(request: Request, arm: str) -> None:
@@ -170,6 +173,7 @@ events = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(events)
 def test_of_what_a_model_thought_nothing_is_sent(said: list[Event]) -> None:
     """And all else is, in its order, with every end and every seed."""
