@@ -12,7 +12,15 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.backends.scripted import ScriptedBackend
-from gateway.config import Config, DedupConfig, HistoryConfig, RouteConfig
+from gateway.budgets.limits import Limits
+from gateway.config import (
+    Config,
+    DedupConfig,
+    HistoryConfig,
+    LimitsConfig,
+    RouteConfig,
+    Secret,
+)
 from gateway.stores.keys import KeyStore
 from gateway.tenants import Tenants
 from policies.record import told
@@ -154,6 +162,33 @@ async def test_a_child_that_fails_fails_no_client_and_is_not_asked_again_at_once
     await talking.finished("failed")
     assert "the cut waits for its record" in await talking.turn(talk(9))
     assert len(talking.backend.calls) == 3
+
+
+async def test_an_answer_without_text_is_no_record(serve: Serve) -> None:
+    silence = [{"reasoning": "Hm."}, {"finish": "stop"}]
+    silent = {"scripts": [SCRIPT["steps"], silence, SCRIPT["steps"]]}
+    talking = Talking(await serve(config(), silent))
+    await talking.turn(talk(7))
+    await talking.finished("useless")
+    assert "the cut waits for its record" in await talking.turn(talk(9))
+
+
+async def test_a_child_is_under_the_limits_of_whose_it_is(serve: Serve) -> None:
+    counted = replace(
+        config(limits=Limits(tokens_per_minute=20_000)), limits=LimitsConfig(store=Secret("memory"))
+    )
+    talking = Talking(await serve(counted, SCRIPT | {"prompt_tokens": 19_900}))
+    await talking.turn(talk(7))
+    await talking.finished("failed")
+    assert len(talking.backend.calls) == 1
+
+
+async def test_a_child_that_breaks_off_in_the_middle_is_no_record(serve: Serve) -> None:
+    broken = {"scripts": [SCRIPT["steps"], [{"text": "She"}, {"fail": {"code": "cancelled"}}]]}
+    backends = {name: ScriptedBackend(name, broken) for name in ("one", "two")}
+    talking = Talking(await serve(config(), backends))
+    await talking.turn(talk(7))
+    await talking.finished("cancelled")
 
 
 async def test_an_answer_that_fails_has_no_child(serve: Serve) -> None:
