@@ -14,7 +14,7 @@ another voice, and one of the two may have a word more for every four that they 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 
 from policies import english
 from policies.reading import Reading
@@ -65,9 +65,25 @@ def _elaborates(one: Reading, other: Reading) -> bool:
     )
     if oftener and seldomer:
         return False
+    if _swapped(one.content, other.content, shared) or _swapped(other.content, one.content, shared):
+        return False
     places = _places(one.content, shared), _places(other.content, shared)
     vague = english.CONNECTING | english.VAGUE
     return not any(places[0][a] & places[1][b] for a in left for b in right if not {a, b} <= vague)
+
+
+def _swapped(content: Sequence[str], other: Sequence[str], shared: Set[str]) -> bool:
+    """Has a word that only `content` has another one's place between the same two words?"""
+    there = {(a, c): b for a, b, c in _threes(other)}
+    return any(
+        b not in shared and b not in _ADDING_NOTHING and there.get((a, c), b) != b
+        for a, b, c in _threes(content)
+    )
+
+
+def _threes(content: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """Each word, between the two around it."""
+    return zip(("", *content), content, (*content[1:], ""), strict=False)
 
 
 def _places(content: Sequence[str], shared: Set[str]) -> dict[str, set[tuple[str, str]]]:
