@@ -73,8 +73,7 @@ class Trial:
 
     async def _read(self) -> bool:
         """Take what comes next; false when nothing has come in time. Nothing is lost of it."""
-        if self._reading is None:
-            self._reading = asyncio.create_task(self._stream.receive())
+        self._reading = asyncio.create_task(self._stream.receive())
         left_s = self._due_s - asyncio.get_running_loop().time()
         await asyncio.wait([self._reading], timeout=max(0.0, left_s))
         if not self._reading.done():

@@ -43,6 +43,22 @@ def test_it_is_trained_and_evaluated(data: Path, capsys: pytest.CaptureFixture[s
     assert float(half[-1]) == pytest.approx(5.5)
 
 
+def test_prompts_that_it_has_not_seen_without_costs(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    router, other = data.parent / "router.json", data.parent / "other.csv"
+    head, *rows = data.read_text("utf-8").splitlines()
+    cut = [row.rsplit(",", 2)[0] for row in (head, *rows[:120])]
+    other.write_text("\n".join(cut), "utf-8")
+    columns = ["--weak", "small", "--strong", "large"]
+    assert main(["route", "train", str(data), "--out", str(router), *columns]) == 0
+    assert main(["route", "eval", str(other), "--router", str(router), *columns]) == 0
+    told = capsys.readouterr().out
+    assert "120 prompts. Quality: " in told
+    assert "these very prompts" not in told
+    assert "COST" not in told
+
+
 def test_other_prompts_and_a_model_that_is_no_better(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -148,6 +148,21 @@ async def test_an_unsure_one_is_never_seen() -> None:
     assert run.counted("unsure")
 
 
+@pytest.mark.parametrize("changes", [{"mode": "shadow"}, {"holdout": 1.0}])
+async def test_a_shadow_and_the_control_arm_leave_it_to_the_routes_own_model(
+    changes: dict[str, Any],
+) -> None:
+    run = Run(beginning(0.9, 0.9, 0.9, 0.9))
+    route = run.config.routes["chat"]
+    assert route.route is not None
+    routes = {"chat": replace(route, route=replace(route.route, **changes))}
+    run.pipeline = run.pipeline_of(replace(run.config, routes=routes))
+    visit = run.visit()
+    async with await run.begin(visit=visit) as answer:
+        assert b'"action":"route"' in dict(answer.headers)[b"x-fewer-decisions"]
+    assert (visit.model, len(run.weak.calls)) == ("strong", 0)
+
+
 async def test_both_are_booked_and_the_client_is_told_of_one() -> None:
     run = Run(beginning(0.1, 0.1, 0.1, 0.1))
     charged: list[Any] = []
@@ -240,6 +255,14 @@ async def test_nothing_is_lost_of_what_comes_when_time_is_up() -> None:
     late = [said("a", 0.9), said("b", 0.9, delay_s=0.05), said("c", 0.9)]
     run = Run({"steps": late}, tokens=16, wait_ms=10)
     assert text_of(await run.events()) == "abc"
+
+
+async def test_after_the_verdict_the_rest_comes_as_it_is_said() -> None:
+    steps = [said("a", 0.9), said("b", 0.0, delay_s=0.02), said("c", 0.0, delay_s=0.02)]
+    run = Run({"steps": steps}, tokens=1)
+    events = await run.events()
+    assert text_of(events) == "abc"
+    assert leads_of(events) == [None] * 3
 
 
 async def test_a_short_answer_is_judged_whole() -> None:

@@ -128,7 +128,10 @@ def test_a_mistake_is_told_with_its_place(tmp_path: Path, setting: str, told: st
         (b"\x80\x04\x95pickle", "router.json is no router file: "),
         (b'{"format": "fewer-router"', "router.json is no router file: "),
         (b" " * 300_000, "router.json is no router file: it has more than 256 kB."),
-        (msgspec.json.encode(a_model()), "router: The router was trained with another text embedding"),
+        (
+            msgspec.json.encode(a_model()),
+            "router: The router was trained with another text embedding",
+        ),
     ],
 )
 def test_a_file_that_is_no_router_of_ours(tmp_path: Path, data: bytes, told: str) -> None:

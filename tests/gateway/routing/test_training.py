@@ -12,7 +12,7 @@ from engine.protocol.errors import SetupError
 from gateway.embedding import StaticEmbedding
 from gateway.routing.curve import lengths, recovered
 from gateway.routing.outcomes import Outcomes
-from gateway.routing.training import PENALTIES, train
+from gateway.routing.training import PENALTIES, Inputs, train
 from policies.router_model import Router, RouterModel, read
 
 TOPICS = {
@@ -91,7 +91,8 @@ def test_the_file_is_read_as_it_was_written_and_is_small(embed: StaticEmbedding)
     assert len(data) < 10_000
     assert (model.trained.prompts, model.trained.data) == (100, outcomes.digest)
     assert model.embedding == embed.fingerprint
-    assert train(outcomes, embed) == model
+    inputs = Inputs.seen([*outcomes.prompts, "more"], embed)
+    assert train(outcomes, embed, inputs.of(np.arange(100))) == model
 
 
 def test_shares_are_of_prompts_that_it_had_not_seen(embed: StaticEmbedding) -> None:
