@@ -173,13 +173,13 @@ def _count_recorded(sums: Sums, line: Line) -> None:
         sums.answered += 1
     elif "refuse" in actions:
         sums.refused += 1
-    if ended.source in ("miss", "bypass"):
+    if ended.source in ("miss", "draft", "bypass"):
         sums.prompt_tokens += ended.sent_tokens
         sums.completion_tokens += ended.completion_tokens
 
 
 def _add(sums: Sums, source: str) -> None:
-    if source == "hit":
+    if source in ("hit", "similar"):
         sums.hits += 1
     elif source == "joined":
         sums.joined += 1
