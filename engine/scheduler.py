@@ -164,16 +164,25 @@ class Scheduler:
         """Behind decodes, which are all that the step holds so far."""
         if step.num_preempted:
             return
+        left = self._rows_on_time(step)
         spare = self.pool.num_free - sum(map(_next_blocks, self.running))
         balance = self._speculator.balance(step.rows, step.reads)
         for sequence in list(step.segments):
             own = sequence.num_blocks + max(0, spare)
-            room = min(step.budget, own * BLOCK_TOKENS - sequence.num_tokens)
+            room = min(left, own * BLOCK_TOKENS - sequence.num_tokens)
             if count := self._speculator.draft(sequence, balance, room):
                 missing = max(0, blocks_for(sequence.num_tokens + count) - sequence.num_blocks)
                 sequence.add_blocks([self.pool.allocate() for _ in range(missing)])
-                spare -= missing
+                spare, left = spare - missing, left - count
                 step.add(sequence, count)
+
+    def _rows_on_time(self, step: Step) -> int:
+        """Rows of guesses that keep a step within the target for those who do not guess."""
+        if len(step.segments) < 2:
+            return step.budget
+        context = max(sequence.num_computed for sequence in step.segments)
+        fitting = self._step_time.rows_within(self._target_itl_s, step.rows, step.reads, context)
+        return int(min(step.budget, fitting))
 
     def _victim(self) -> Sequence:
         """The one whose loss costs least: fewest tokens that nobody else keeps in the cache.

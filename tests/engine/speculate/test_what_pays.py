@@ -15,8 +15,13 @@ from tests.fakes.tokenizer import END, VOCAB_SIZE
 TOKENS = 200
 
 
-def drafted(*, base_s: float, row_s: float, streams: int = 1) -> tuple[int, float]:
-    """Tokens guessed by one who is always right, and seconds, where steps take so long."""
+def drafted(
+    *, base_s: float, row_s: float, streams: int = 1, steps: list[float] | None = None
+) -> tuple[int, float]:
+    """Tokens guessed by one who is always right, and seconds, where steps take so long.
+
+    steps: the seconds of each step are appended to it
+    """
     told = HashExecutor()
     seeded = replace(PLAIN, seed=1)
 
@@ -28,7 +33,10 @@ def drafted(*, base_s: float, row_s: float, streams: int = 1) -> tuple[int, floa
     )
 
     def run(batch: Batch) -> None:
-        rig.clock.now_s += base_s + row_s * len(batch.tokens)
+        taken_s = base_s + row_s * len(batch.tokens)
+        rig.clock.now_s += taken_s
+        if steps is not None:
+            steps.append(taken_s)
 
     rig = Rig(num_blocks=4096, on_run=run, proposers=proposers, max_num_seqs=64)
     for number in range(streams):
@@ -48,6 +56,18 @@ def test_a_single_stream_whose_steps_wait_for_weights_is_guessed_far() -> None:
 def test_where_rows_are_all_that_steps_take_nothing_is_guessed(streams: int) -> None:
     tokens, _ = drafted(base_s=0.0001, row_s=0.001, streams=streams)
     assert tokens <= MAX_DRAFT_TOKENS + streams * TOKENS * 0.05  # the first before it was seen
+
+
+def test_neighbours_are_kept_waiting_no_longer_than_the_target() -> None:
+    """A step of 16 rows would take 0.19 s; alone it may."""
+    steps: list[float] = []
+    alone, _ = drafted(base_s=0.03, row_s=0.01, steps=steps)
+    assert alone > TOKENS * 0.7
+    assert max(steps[5:]) > 0.15
+    steps.clear()
+    both, _ = drafted(base_s=0.03, row_s=0.01, streams=2, steps=steps)
+    assert both > TOKENS * 0.7
+    assert 0.05 < max(steps[20:40]) < 0.1 + 0.01  # both are there
 
 
 def test_a_full_batch_is_left_alone() -> None:
