@@ -34,7 +34,7 @@ from gateway.routes import Routes
 from gateway.telemetry.metrics import Metrics
 from gateway.tenants import OPEN
 from gateway.visit import Visit
-from policies.counting import message_tokens
+from policies.counting import message_tokens, text_tokens
 from policies.request import Request
 
 EVERYTHING = """
@@ -137,7 +137,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=6000)
     parser.add_argument("--requests", type=int, default=400)
     told = parser.parse_args()
-    conversations = joined(read_runs(told.runs), str.split)
+    conversations = joined(read_runs(told.runs), lambda text: range(text_tokens(text)))
     found = [one for each in conversations for one in beginnings(each, told.tokens)]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="fewer-bench-")))
