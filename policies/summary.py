@@ -93,19 +93,17 @@ class SummaryPolicy(Policy):
         self.summary_tokens = summary_tokens
         self.window_tokens = window_tokens
         self.mode = mode
+        self._latest: tuple[Request, Talk, Course | None] | None = None
 
     def recalls(self, request: Request, context: Context) -> Sequence[bytes]:
-        talk = _talk_of(request)
-        if not self._is_long(talk):
-            return ()
-        course = self._course(talk)
-        return [link.key for link in _latest_first(course)]
+        _, course = self._folded(request)
+        return [link.key for link in _latest_first(course)] if course else ()
 
     def decide(self, request: Request, context: Context) -> Decision:
-        talk = _talk_of(request)
-        if not self._is_long(talk):
+        talk, course = self._folded(request)
+        if course is None:
             return keep(f"{talk.tokens} tokens, within {self.high_tokens}")
-        state = _state_of(self._course(talk), context)
+        state = _state_of(course, context)
         child = self._child(request, talk, state)
         asking = ", a record is asked for" if child else ""
         shown, why = self._shown(request, talk, state)
@@ -138,6 +136,13 @@ class SummaryPolicy(Policy):
         """What is told besides, by the message that it stands before. It does not depend on what
         comes after."""
         return {}
+
+    def _folded(self, request: Request) -> tuple[Talk, Course | None]:
+        """No course where there can be no cut. `recalls` and `decide` ask for the same one."""
+        if self._latest is None or self._latest[0] is not request:
+            talk = _talk_of(request)
+            self._latest = request, talk, self._course(talk) if self._is_long(talk) else None
+        return self._latest[1:]
 
     def _is_long(self, talk: Talk) -> bool:
         """May there be a cut at all, or one that is settled?"""
