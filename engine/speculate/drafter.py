@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Many
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from engine.runner.base import Int32
 from engine.speculate.balance import Balance
@@ -18,13 +19,17 @@ _HOPELESS = 0.8
 batches, where looking costs time too."""
 
 
-class _Asked(NamedTuple):
-    """What a proposer said, and the chances as its `Trust` has them. drafted: goes into the step"""
+@dataclass(slots=True)
+class _Said:
+    """What a proposer said, with the chances as its `Trust` has them.
+
+    drafted: how many of the tokens were to go into the step
+    """
 
     name: str
     tokens: list[int]
     chances: list[float]
-    drafted: int
+    drafted: int = 0
 
 
 class Drafter:
@@ -34,7 +39,7 @@ class Drafter:
         self._proposers = list(proposers)
         self._trust = {proposer.name: Trust() for proposer in proposers}
         self._tallies = {proposer.name: Tally() for proposer in proposers}
-        self._asked: list[_Asked] = []
+        self._said: list[_Said] = []
 
     def draft(
         self, tokens: Int32, prompt_tokens: int, balance: Balance, row_s: float, most: int
@@ -44,45 +49,46 @@ class Drafter:
         tokens, prompt_tokens: as `Proposer.propose` takes them
         row_s: seconds that one more row costs; `balance` is told of those taken
         """
-        self._asked = []
+        self._said = []
         most = min(most, MAX_DRAFT_TOKENS)
         if most <= 0 or balance.least_chance(row_s) > _HOPELESS:
             return []
-        for proposer in self._proposers:
-            if (guess := proposer.propose(tokens, prompt_tokens, most)) is not None:
-                trust = self._trust[proposer.name]
-                chances = [trust.of(chance) for chance in guess.chances]
-                self._asked.append(_Asked(proposer.name, guess.tokens, chances, 0))
-        if not self._asked:
+        self._said = list(self._ask(tokens, prompt_tokens, most))
+        if not self._said:
             return []
-        best = max(range(len(self._asked)), key=lambda index: self._asked[index].chances[0])
-        name, guessed, chances, _ = self._asked[best]
-        length = balance.length(chances[:most], row_s)
-        balance.add(chances[:length], row_s)
-        self._asked[best] = _Asked(name, guessed, chances, length)
-        return guessed[:length]
+        surest = max(self._said, key=lambda said: said.chances[0])
+        surest.drafted = balance.length(surest.chances[:most], row_s)
+        balance.add(surest.chances[: surest.drafted], row_s)
+        return surest.tokens[: surest.drafted]
 
     def verified(self, drafted: int, accepted: int, first: int) -> str | None:
         """The step ran: of `drafted` guesses `accepted` were right, and `first` is what followed.
 
         Returns the name of the proposer whose guesses they were.
         """
-        asked, self._asked = self._asked, []
+        all_said, self._said = self._said, []
         speaker = None
-        for one in asked:
-            trust = self._trust[one.name]
-            if one.drafted == 0 or drafted == 0:
+        for said in all_said:
+            trust = self._trust[said.name]
+            if not (said.drafted and drafted):
                 # Without a row, its first token can be compared all the same: texts change, and
                 # who was wrong may be right again.
-                trust.observe(one.chances[0], right=one.tokens[0] == first)
+                trust.observe(said.chances[0], right=said.tokens[0] == first)
                 continue
-            speaker = one.name
+            speaker = said.name
             self._tallies[speaker].add(drafted, accepted)
-            for chance in one.chances[:accepted]:
+            for chance in said.chances[:accepted]:
                 trust.observe(chance, right=True)
             if accepted < drafted:
-                trust.observe(one.chances[accepted], right=False)
+                trust.observe(said.chances[accepted], right=False)
         return speaker
+
+    def _ask(self, tokens: Int32, prompt_tokens: int, most: int) -> Iterator[_Said]:
+        for proposer in self._proposers:
+            guess = proposer.propose(tokens, prompt_tokens, most)
+            if guess is not None:
+                trust = self._trust[proposer.name]
+                yield _Said(proposer.name, guess.tokens, [*map(trust.of, guess.chances)])
 
     def tally(self, name: str) -> Tally:
         """What the proposer of this name has guessed for the sequence; nothing where none is."""
