@@ -11,13 +11,13 @@ import msgspec
 from policies import english, han, numerals
 from policies.features import is_code
 
-MAX_CHARS = 4000
+MAX_CHARS = 2000
 """A longer text is like no other: nothing has shown that such can be compared."""
 
 _TOKEN = re.compile(
     r"""
       `(?P<code>[^`]+)`
-    | (?P<place>https?://\S+|www\.\S+|[\w.+-]+@[\w-]+\.\w+|(?<!\w)(?:/[\w.-]+){2,})
+    | (?P<place>https?://\S+|www\.\S+|(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,64}\.\w+|(?<!\w)(?:/[\w.-]+){2,})
     | (?P<name>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+|[A-Za-z]*_\w+|[A-Za-z]+\d\w*)
     | (?P<number>\d+(?:[.,:]\d+)*)
     | (?P<numeral>[零〇一二三四五六七八九十百千万亿两兩萬億壹贰叁肆伍陆柒捌玖拾佰仟]+)
@@ -26,13 +26,18 @@ _TOKEN = re.compile(
     | (?P<other>[^\W\d_])
     | (?P<sign>[^\w\s.,;:!?'"’“”‘()\[\]/、，。！？；：（）「」『』《》【】…—–-]
               |(?<!\w)-(?=\d)|(?<=\s)-(?=\s))
-    | (?P<end>[.!?。！？:：\n]+(?=\s|$))
+    | (?P<end>[.!?。！？:：\n](?=\s|$))
     """,
     re.VERBOSE,
 )
 _QUOTED = re.compile(r"\"([^\"\n]+)\"|“([^”\n]+)”|「([^」\n]+)」|『([^』\n]+)』|《([^》\n]+)》")
 _QUESTION = re.compile(r"[?？吗呢]\W*$")
 _FOREIGN = re.compile(r"(?![A-Za-z])[^\W\d_]")
+_END_CHARS = 20
+_NUMBER_WORDS = 12
+"""More of them in a row are no number, and would be one of thousands of digits."""
+
+_WIDE = re.compile(r"[ \t]{5,}")
 _ING = re.compile(r"\s+\w+ing\b")
 _NEGATIONS = "不没沒无無未非勿莫别別"
 
@@ -62,7 +67,10 @@ class Reading(msgspec.Struct, frozen=True):
 
 def reading_of(text: str) -> Reading | None:
     """None for what is not compared: too long, with lines of code, or with nothing in it."""
-    if len(text) > MAX_CHARS or is_code(text):
+    if len(text) > MAX_CHARS:
+        return None
+    text = _WIDE.sub("    ", text)
+    if is_code(text):
         return None
     reader = _Reader(text)
     if not reader.content:
@@ -81,7 +89,7 @@ def reading_of(text: str) -> Reading | None:
 
 def _wants(text: str) -> bool:
     words = re.findall(r"[a-z']+", text[:400].lower())
-    if _QUESTION.search(text) or not english.OWN.isdisjoint(words):
+    if _QUESTION.search(text[-_END_CHARS:]) or not english.OWN.isdisjoint(words):
         return True
     first = next((word for word in words if word not in ("please", "kindly")), None)
     if first is None or first in english.ORDERING:
@@ -134,7 +142,8 @@ class _Reader:
         self._strictly(numerals.digits(token))
 
     def _numeral(self, token: str, end: int) -> None:
-        self._strictly(str(numerals.chinese(token)))
+        is_number = len(token) <= _NUMBER_WORDS
+        self._strictly(str(numerals.chinese(token)) if is_number else token)
 
     def _han(self, token: str, end: int) -> None:
         if token in _NEGATIONS:
@@ -207,7 +216,8 @@ class _Reader:
         return is_number and (word != "one" or bool(self._numbers))
 
     def _end_number(self) -> None:
-        for value in numerals.english(self._numbers):
+        is_number = len(self._numbers) <= _NUMBER_WORDS
+        for value in numerals.english(self._numbers) if is_number else self._numbers:
             self._strictly(str(value))
         self._numbers.clear()
 

@@ -18,6 +18,7 @@ from policies.cache import why_unrepeatable
 from policies.context import Context
 from policies.decision import Decision, keep
 from policies.prompt import Prompt
+from policies.reading import MAX_CHARS
 from policies.request import Request
 
 Use = Literal["draft", "answer"]
@@ -59,8 +60,10 @@ class SemanticCachePolicy(Policy):
         """Why the request is like no other; None if it may be."""
         if not self.sampled and (reason := why_unrepeatable(request)) is not None:
             return reason
-        if question_of(request) is None:
+        if (text := question_of(request)) is None:
             return "it does not end with a text of the user's"
+        if len(text) > MAX_CHARS:
+            return "its last text is too long"
         if request.tools and request.tool_choice != "none":
             return "tools may be called"
         if Prompt(request, "turn").has_images:

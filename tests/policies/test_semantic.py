@@ -39,6 +39,7 @@ def test_a_deterministic_text_is_compared() -> None:
         ({"messages": [{"role": "user", "content": [IMAGE]}, ASKED]}, "images"),
         ({"parameters": {"seed": 1, "prediction": {}}}, "predicts the answer itself"),
         ({"n": 2}, "several answers"),
+        ({"messages": [ASKED | {"content": "why " * 2000}]}, "too long"),
     ],
 )
 def test_what_is_not_compared_says_why(changes: dict[str, Any], part: str) -> None:

@@ -169,6 +169,14 @@ def test_no_word_has_two_meanings() -> None:
         assert len(words) == len(set(words))
 
 
+@pytest.mark.parametrize("part", ["万亿", "hundred ", "1", "?", "+.", "a@", "a.", "`", "two and "])
+def test_the_longest_texts_of_any_kind_are_read(part: str) -> None:
+    text = part * (MAX_CHARS // len(part))
+    for asked in (text, f"{text}a"[-MAX_CHARS:]):
+        reading = reading_of(asked)
+        assert reading is None or difference(reading, reading) is None
+
+
 @given(st.text(max_size=200))
 @example("٣ ² Ⅳ ½ ३")
 @example("十" * 50)
