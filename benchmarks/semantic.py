@@ -21,6 +21,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from itertools import product
 from pathlib import Path
 
 import msgspec
@@ -33,6 +34,7 @@ from policies.reading import Reading, reading_of
 from policies.slots import difference
 from policies.thresholds import threshold
 
+_THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95)
 _LEAST_LIKE = 0.5
 """Distinct questions that are less similar are not read: no threshold is as low."""
 
@@ -145,19 +147,33 @@ def _table(
         _row(f"{language}: {kind}", _of(judged, language, kind), wrong=True)
     for language in ("en", "zh"):
         _row(f"**questions changed, {language}**", _of(judged, language), wrong=True)
+    asked = [_of(judged, language) for language in ("en", "zh")]
     mine = [question for question in questions if chosen(question)]
     apart = distinct(mine, embed)
     _row("distinct questions", apart, wrong=True, count=len(mine) * (len(mine) - 1) // 2)
+    _calibration({"latin": right, "han": polite}, {"latin": asked[0], "han": asked[1]})
     if shown:
         for pair, each in judged:
             if each.hit:
                 print(f"wrong ({pair.kind}): {pair.one} | {pair.other}")
-    asked = [_of(judged, language) for language in ("en", "zh")]
     kept = all(
         upper_bound(sum(each.hit for each in some), len(some), confidence=0.95) <= 0.005
         for some in asked
     )
     return kept and sum(each.hit for each in right) >= 0.3 * len(right)
+
+
+def _calibration(right: dict[str, Sequence[Judged]], changed: dict[str, Sequence[Judged]]) -> None:
+    """For each script: what lower and higher thresholds would do, the words read all the same."""
+    print("\n| script | threshold | hits | wrong | 95 % bound |\n|---|---|---|---|---|")
+    for script, least in product(right, _THRESHOLDS):
+        hits, wrong = (
+            sum(each.same and each.similarity >= least for each in judged)
+            for judged in (right[script], changed[script])
+        )
+        bound = upper_bound(wrong, len(changed[script]), confidence=0.95)
+        share = hits / len(right[script])
+        print(f"| {script} | {least:.2f} | {share:.1%} | {wrong} | {bound:.2%} |")
 
 
 def _of(

@@ -46,6 +46,13 @@ DIFFERENT = [
     ("Must I pay?", "Can I pay?"),
     ("Is a dog nicer to a cat than to a dog?", "Is a dog nicer to a cat than to a cat?"),
     ("Was the cat chased by the dog?", "Was the cat chased near the dog?"),
+    ("What was chased by the dog?", "What was chased, the dog?"),
+    ("The table is empty at noon.", "Is the table empty at noon?"),
+    ("The cat sees the cat and the dog.", "The cat sees the dog and the dog."),
+    ("We know: the red cat sees a red dog.", "We know: the red cat sees a dog dog."),
+    ("The red cat sees the dog and the cat.", "The red cat sees the dog and the dog."),
+    ("The cat is on the old roof of the house.", "The cat is on the red roof of the house."),
+    ("The method gives the name of a column.", "The method lists the name of a column."),
     ("Why can't cats swim?", "Why don't cats swim?"),
     ("What is my name?", "What is your name?"),
     ("Is the US large?", "Is the UK large?"),
@@ -167,6 +174,16 @@ def test_no_word_has_two_meanings() -> None:
     for lines in (english._SYNONYMS, english._LOOSE):
         words = lines.split()
         assert len(words) == len(set(words))
+
+
+def test_an_answer_that_begins_with_no_says_it_again() -> None:
+    said = "The table does not exist in the new version."
+    assert differ(said, f"No, {said.replace('The', 'the')}") is None
+
+
+def test_code_may_be_named_more_than_once() -> None:
+    said = "The `add` method of the table puts a column into it."
+    assert differ(said, f"{said} It is the `add` method.") is None
 
 
 @pytest.mark.parametrize("part", ["万亿", "hundred ", "1", "?", "+.", "a@", "a.", "`", "two and "])

@@ -10,6 +10,8 @@ from msgspec.structs import replace
 
 from engine.protocol.errors import ConfigError, SetupError
 from gateway import embedding
+from gateway.cache.answers import Answers
+from gateway.cache.semantic import SimilarAnswers
 from gateway.config import (
     Config,
     ExactCacheConfig,
@@ -17,7 +19,9 @@ from gateway.config import (
     SemanticCacheConfig,
     load,
 )
+from gateway.stores.cache_memory import MemoryCacheStore
 from gateway.stores.keys import KeyStore
+from gateway.telemetry.metrics import Metrics
 from gateway.tenants import Tenants
 from tests.fakes.serving import Gateway, Serve, scripted_config
 
@@ -205,6 +209,20 @@ async def test_a_higher_similarity_can_be_asked_for(serve: Serve) -> None:
     gateway = await serve(config(use="answer", min_similarity=1.0), SAYS)
     await ask(gateway, ASKED)
     assert await source(gateway, SAME) == "miss"
+
+
+async def test_code_is_never_answered_from_another_text(serve: Serve) -> None:
+    gateway = await serve(config(use="answer"), SAYS)
+    fenced = "Explain:\n```python\nprint(1)\n```"
+    assert await source(gateway, fenced) == "miss"
+    assert await source(gateway, f"{fenced}\n") == "miss"
+
+
+def test_it_says_how_much_it_knows() -> None:
+    answers = Answers(MemoryCacheStore(1), Metrics(), 1)
+    assert repr(SimilarAnswers(answers)) == (
+        "<SimilarAnswers <Neighbours 0 texts in 0 partitions>>"
+    )
 
 
 async def test_old_requests_make_room(serve: Serve) -> None:
