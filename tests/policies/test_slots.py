@@ -48,6 +48,7 @@ DIFFERENT = [
     ("Was the cat chased by the dog?", "Was the cat chased near the dog?"),
     ("What was chased by the dog?", "What was chased, the dog?"),
     ("The table is empty at noon.", "Is the table empty at noon?"),
+    ("The cat sees a dog and a bird near a dog.", "The cat sees a wolf and a bird near a dog."),
     ("The cat sees the cat and the dog.", "The cat sees the dog and the dog."),
     ("We know: the red cat sees a red dog.", "We know: the red cat sees a dog dog."),
     ("The red cat sees the dog and the cat.", "The red cat sees the dog and the dog."),
