@@ -9,7 +9,7 @@ from msgspec import Meta
 
 Count = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0)]
-Dollars = Annotated[float, Meta(ge=0)]
+Dollars = Annotated[float, Meta(ge=0, le=1_000_000_000)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Text = Annotated[str, Meta(min_length=1)]
 FieldPath = Annotated[str, Meta(pattern=r"^\w+(\.\w+)*$")]

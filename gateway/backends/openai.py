@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 import aiohttp
-import msgspec
+import orjson
 
 from engine.protocol.errors import FewerError, InvalidRequest, Unavailable, UpstreamFailed
 from engine.protocol.frames import Failed, StreamEvent
@@ -266,7 +266,8 @@ def _refuses_max_tokens(error: InvalidRequest) -> bool:
 
 
 def _json(content: bytes) -> Any:
+    """Read as it will be written again: integers of more than 64 bits become floats."""
     try:
-        return msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        return orjson.loads(content)
+    except orjson.JSONDecodeError:
         return None

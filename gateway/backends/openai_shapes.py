@@ -18,6 +18,9 @@ UNKNOWN_TOKEN_ID = -1
 UNKNOWN_LOGPROB = -9999.0
 """OpenAI's own stand-in for a logprob that cannot be told (null and -inf are none in JSON)."""
 
+MOST_TOKENS = 10**12
+"""Of one answer; an upstream may say anything, and whoever sums it up has 64 bits."""
+
 
 class Function(msgspec.Struct):
     name: str | None = None
@@ -94,13 +97,18 @@ def usage_of(usage: UpstreamUsage) -> Usage:
     prompt = usage.prompt_tokens_details or PromptDetails()
     completion = usage.completion_tokens_details or CompletionDetails()
     return Usage(
-        prompt_tokens=usage.prompt_tokens,
-        completion_tokens=usage.completion_tokens,
-        cached_tokens=prompt.cached_tokens or 0,
-        reasoning_tokens=completion.reasoning_tokens or 0,
-        accepted_prediction_tokens=completion.accepted_prediction_tokens or 0,
-        rejected_prediction_tokens=completion.rejected_prediction_tokens or 0,
+        prompt_tokens=possible_tokens(usage.prompt_tokens),
+        completion_tokens=possible_tokens(usage.completion_tokens),
+        cached_tokens=possible_tokens(prompt.cached_tokens or 0),
+        reasoning_tokens=possible_tokens(completion.reasoning_tokens or 0),
+        accepted_prediction_tokens=possible_tokens(completion.accepted_prediction_tokens or 0),
+        rejected_prediction_tokens=possible_tokens(completion.rejected_prediction_tokens or 0),
     )
+
+
+def possible_tokens(told: int) -> int:
+    """The nearest number of tokens that an answer can have."""
+    return min(max(told, 0), MOST_TOKENS)
 
 
 def logprobs_of(

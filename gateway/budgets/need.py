@@ -61,12 +61,7 @@ def need_of_embeddings(given: str | list[Any], route: Route, config: Config) -> 
 def spent_need(spent: Spent, dollars: float | None) -> Need:
     """What was used in the end. dollars: None where nothing has a price"""
     nanodollars = math.ceil((dollars or 0.0) * NANODOLLARS)
-    return Need(
-        1,
-        _bounded(spent.prompt_tokens),
-        _bounded(spent.completion_tokens),
-        min(nanodollars, MAX_AMOUNT),
-    )
+    return Need(1, spent.prompt_tokens, spent.completion_tokens, min(nanodollars, MAX_AMOUNT))
 
 
 def _priced(need: Need, route: Route, config: Config) -> Need:
@@ -97,8 +92,3 @@ def _prompt_tokens(request: Request) -> int:
 
 def _count(value: Any) -> int:
     return value if type(value) is int and value > 0 else 1
-
-
-def _bounded(tokens: int) -> int:
-    """An upstream may say anything."""
-    return min(max(tokens, 0), MAX_AMOUNT)

@@ -14,6 +14,7 @@ from engine.protocol.errors import (
     ServiceError,
 )
 from gateway.backends.base import Backend
+from gateway.backends.openai_shapes import possible_tokens
 from gateway.budgets.budgets import Budgets
 from gateway.config import Config
 from gateway.drain import Drain
@@ -119,6 +120,6 @@ def _spent(body: dict[str, Any], answer: dict[str, Any]) -> Spent:
     """As the upstream counted; an estimate where it did not."""
     usage = answer.get("usage")
     tokens = usage.get("prompt_tokens") if isinstance(usage, dict) else None
-    if isinstance(tokens, int):
-        return Spent(tokens)
+    if type(tokens) is int:
+        return Spent(possible_tokens(tokens))
     return Spent(input_tokens(body["input"]), estimated=True)

@@ -19,8 +19,6 @@ from policies.context import Context
 from policies.repeats import asks_again
 from policies.request import Request
 
-_MOST_TOKENS = 10**12
-
 
 class Account:
     """One for each request. `open` when a model has accepted it, `close` once, at its end."""
@@ -54,7 +52,7 @@ class Account:
         visit, used = self._visit, self._visit.spent
         came = verdicts[0].before if verdicts else request
         spent = Spent() if visit.reused else used
-        prompt = _stored(spent.prompt_tokens)
+        prompt = spent.prompt_tokens
         entry = Entry(
             time_s=time.time(),
             route=self._context.route,
@@ -65,11 +63,9 @@ class Account:
             cut=timing.cut,
             origins=origins_of(request, prompt),
             prompt_tokens=prompt,
-            completion_tokens=_stored(spent.completion_tokens),
-            cached_tokens=_stored(timing.cached_tokens),
-            reused_tokens=_stored(used.prompt_tokens + used.completion_tokens)
-            if visit.reused
-            else 0,
+            completion_tokens=spent.completion_tokens,
+            cached_tokens=timing.cached_tokens,
+            reused_tokens=used.prompt_tokens + used.completion_tokens if visit.reused else 0,
             estimated=used.estimated,
             first_token_s=timing.first_token_s,
             per_token_s=timing.per_token_s,
@@ -82,8 +78,8 @@ class Account:
             request_id=visit.id if visit.id != visit.call_id else None,
             unparsed=visit.unparsed,
             repeated=self._recorder is not None and asks_again(came),
-            accepted_tokens=_stored(timing.accepted_tokens),
-            rejected_tokens=_stored(timing.rejected_tokens),
+            accepted_tokens=timing.accepted_tokens,
+            rejected_tokens=timing.rejected_tokens,
             asked_by=visit.asked_by,
         )
         self._ledger.record(entry)
@@ -100,11 +96,6 @@ class Account:
         if visit.reused or not visit.model:
             return 0.0
         return dollars(self._models[visit.model].price, spent, self._machine_s)
-
-
-def _stored(tokens: int) -> int:
-    """An upstream may say anything; the store's integers have 64 bits."""
-    return min(max(tokens, 0), _MOST_TOKENS)
 
 
 def _ruling(verdict: Verdict) -> Ruling:

