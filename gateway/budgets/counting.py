@@ -1,10 +1,11 @@
 """Taking from the store's counters, and what happens while the store is away.
 
 `open` lets everything through, `closed` nothing, and `local` has each process count by itself,
-from where the counters stood when it last heard of them. What was spent of a period meanwhile is
-booked once the store is back; the last minute is let go. A store that has just failed is left
-alone for a while, and then asked by this object alone, so that a paused one holds up no request
-after the first.
+from where the counters of periods stood when it last heard of them, and from what it has itself let
+through within the last minute: else who drives the store away could begin a new one each time.
+What was spent of a period meanwhile is booked once the store is back. A store that has just failed
+is left alone for a while, and then asked by this object alone, so that a paused one holds up no
+request after the first.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Literal
 
 from msgspec.structs import replace
@@ -37,6 +37,7 @@ MAX_KNOWN = 10_000
 """Counters of which it is remembered how far they had come."""
 
 _BOOKING_LEASE_S = 60.0
+_NO_LIMIT = 2 * MAX_AMOUNT
 _log = logging.getLogger("fewer.budgets")
 
 
@@ -58,8 +59,7 @@ class Counting:
         self._make = make
         self._made: BudgetStore | None = None
         self._metrics = metrics
-        self._alone = partial(MemoryBudgetStore, clock=clock)
-        self._local = self._alone()
+        self._local = MemoryBudgetStore(clock=clock)
         self._known: OrderedDict[str, int] = OrderedDict()
         self._uncounted: set[str] = set()
         self._unsettled: OrderedDict[str, Sequence[Take]] = OrderedDict()
@@ -83,6 +83,8 @@ class Counting:
                 self._note(lease, [replace(take, amount=0) for take in takes])
             else:
                 self._learn(takes, reply.states)
+                if reply.granted:
+                    await self._follow(lease, takes, lease_s)
                 return reply
         self._return_soon(AGAIN_AFTER_S)
         if self.when_away == "closed":
@@ -105,9 +107,9 @@ class Counting:
     async def settle(self, lease: str, takes: Sequence[Take]) -> None:
         """Once for each lease that was granted. Never fails: what cannot be settled now is later,
         as long as the lease lasts."""
+        await self._local.settle(lease, takes)
         if lease in self._uncounted:
             self._uncounted.discard(lease)
-            await self._local.settle(lease, takes)
             self._book(takes)
             return
         if not self._away:
@@ -133,6 +135,14 @@ class Counting:
         if self._made is None:
             self._made = self._make()
         return self._made
+
+    async def _follow(self, lease: str, takes: Sequence[Take], lease_s: float) -> None:
+        """Know what was let through within the last minute, for when the store is away."""
+        if isinstance(self._store, MemoryBudgetStore):
+            return  # never is
+        minute = [replace(take, limit=_NO_LIMIT) for take in takes if take.windowed]
+        if minute:
+            await self._local.reserve(lease, minute, lease_s)
 
     def _learn(self, takes: Sequence[Take], states: Sequence[State]) -> None:
         for take, state in zip(takes, states, strict=True):
@@ -189,7 +199,7 @@ class Counting:
             if self._away:
                 self._away = False
                 # All of it is booked now, or will be: it must not count twice the next time.
-                self._local = self._alone()
+                self._local.forget_periods()
                 _log.warning("limits are counted in their store again")
             if not (self._unsettled or self._unbooked):
                 return
@@ -199,7 +209,7 @@ class Counting:
         while self._unbooked:
             _, take = self._unbooked.popitem()
             lease = f"booking-{secrets.token_hex(8)}"
-            unlimited = [replace(take, limit=MAX_AMOUNT * 2)]
+            unlimited = [replace(take, limit=_NO_LIMIT)]
             try:
                 reply = await self._store.reserve(lease, unlimited, _BOOKING_LEASE_S)
             except BaseException:

@@ -112,6 +112,12 @@ class MemoryBudgetStore(BudgetStore):
         self._tidy(now_s)
         return self._states(takes, now_s)
 
+    def forget_periods(self) -> None:
+        """As if only the last minute had ever been counted here."""
+        self._counters = {name: each for name, each in self._counters.items() if each.windowed}
+        for lease in self._leases.values():
+            lease.held = {name: n for name, n in lease.held.items() if name in self._counters}
+
     async def aclose(self) -> None:
         self._counters.clear()
         self._leases.clear()

@@ -89,13 +89,32 @@ async def back(store: Flaky, limits: Counting) -> None:
 async def test_alone_it_counts_on_from_where_it_was(store: Flaky, limits: Counting) -> None:
     assert (await limits.reserve("a", [of(BUDGET, 60), of(MINUTE, 60)], 60)).granted
     store.error = Unavailable("gone")
-    granted = await limits.reserve("b", [of(BUDGET, 30), of(MINUTE, 90)], 60)
+    granted = await limits.reserve("b", [of(BUDGET, 30), of(MINUTE, 30)], 60)
     assert granted.granted
-    # Of the budget it remembers what was used; the last minute begins anew.
     assert [state.used for state in granted.states] == [90, 90]
     refused = await limits.reserve("c", [of(BUDGET, 11)], 60)
     assert not refused.granted
     assert refused.states[0].used == 90
+
+
+async def test_an_absence_begins_no_new_minute(store: Flaky, limits: Counting) -> None:
+    """Who drives the store away, by asking too much of it at once, gains nothing."""
+    assert (await limits.reserve("spent", [of(MINUTE, 60)], 60)).granted
+    await limits.settle("spent", [of(MINUTE, 50)])
+    for number in range(2):
+        store.error = Unavailable("too much to do")
+        reply = await limits.reserve(f"more {number}", [of(MINUTE, 51)], 60)
+        assert not reply.granted
+        assert (reply.states[0].used, reply.states[0].wait_s > 0) == (50, True)
+        await back(store, limits)
+    store.error = Unavailable("too much to do")
+    # What was let through alone counts the next time, too, with what it spent in the end.
+    assert (await limits.reserve("alone", [of(MINUTE, 40)], 60)).granted
+    await back(store, limits)
+    store.error = Unavailable("too much to do")
+    assert not (await limits.reserve("too much", [of(MINUTE, 11)], 60)).granted
+    await limits.settle("alone", [of(MINUTE, 10)])
+    assert (await limits.reserve("fits", [of(MINUTE, 40)], 60)).granted
 
 
 async def test_what_was_spent_meanwhile_is_booked_once(store: Flaky, limits: Counting) -> None:
