@@ -6,6 +6,9 @@ from collections.abc import Iterable
 
 LEAST_GAIN = 0.05
 """Tokens that a row must be expected to gain, were it free."""
+_MARGIN = 1.25
+"""What a row must gain, over what it takes: chances and costs are estimates, those that look best
+are overestimated more often than not, and each row has work around it that is not in the step."""
 
 
 class Balance:
@@ -25,7 +28,7 @@ class Balance:
         """Below this not even a single guess pays, whose row takes `row_s` seconds."""
         if self._seconds <= 0:
             return LEAST_GAIN
-        return max(LEAST_GAIN, row_s * self._tokens / self._seconds)
+        return max(LEAST_GAIN, _MARGIN * row_s * self._tokens / self._seconds)
 
     def length(self, chances: Iterable[float], row_s: float) -> int:
         """How many guesses pay, each right with its chance if all before it are."""

@@ -95,7 +95,7 @@ def test_guesses_grow_while_they_are_right_and_stop_when_they_are_wrong() -> Non
         drafter.verified(lengths[-1], lengths[-1], first=1)
     assert lengths == sorted(lengths)
     assert lengths[0] < 5
-    assert lengths[-1] == MAX_DRAFT_TOKENS
+    assert MAX_DRAFT_TOKENS >= lengths[-1] > 10
     for _ in range(120):
         drafter.verified(len(draft(drafter, alone(), 0.001)), 0, first=99)
     assert draft(drafter, alone(), 0.001) == []

@@ -59,11 +59,11 @@ def test_where_rows_are_all_that_steps_take_nothing_is_guessed(streams: int) -> 
 
 
 def test_neighbours_are_kept_waiting_no_longer_than_the_target() -> None:
-    """A step of 16 rows would take 0.19 s; alone it may."""
+    """A step of ten rows would take 0.13 s; alone it may."""
     steps: list[float] = []
     alone, _ = drafted(base_s=0.03, row_s=0.01, steps=steps)
     assert alone > TOKENS * 0.7
-    assert max(steps[5:]) > 0.15
+    assert max(steps[5:]) > 0.12
     steps.clear()
     both, _ = drafted(base_s=0.03, row_s=0.01, streams=2, steps=steps)
     assert both > TOKENS * 0.7
