@@ -11,7 +11,8 @@ is a lease: when its gateway dies, what it held of a period is free again at its
 The last minute is kept in slots of a second, each of which counts until its last moment is a
 minute old. So within any 60 seconds no more is taken than the limit, which a token bucket does
 not promise (it lets twice as much through), and what is left, and from when on there is more, are
-known exactly: they are what the headers say.
+known exactly: they are what the headers say. A slot that lies a minute ahead counts no more than
+one that long ago: the clock was set back, and a limit must not stay reached until it is there.
 """
 
 from __future__ import annotations
@@ -102,6 +103,11 @@ class BudgetStore(ABC):
         """Safe to call twice, and without any use before."""
 
 
+def counts(second: int, now_s: float) -> bool:
+    """Does the slot of this second?"""
+    return abs(now_s - second) < SLOT_COUNTS_S
+
+
 def state_of_window(slots: Iterable[tuple[int, int]], take: Take, now_s: float) -> State:
     """slots: (second, amount) of those that count, the oldest first"""
     kept = list(slots)
@@ -120,7 +126,7 @@ def taken(state: State, take: Take, now_s: float) -> State:
     used = state.used + take.amount
     if not (take.windowed and take.amount):
         return State(used, state.reset_s, 0.0)
-    return State(used, int(now_s) + SLOT_COUNTS_S - now_s, 0.0)
+    return State(used, max(state.reset_s, int(now_s) + SLOT_COUNTS_S - now_s), 0.0)
 
 
 def _wait_s(slots: list[tuple[int, int]], used: int, take: Take, now_s: float) -> float:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 
 from gateway.stores.budget import (
     GRACE_S,
-    SLOT_COUNTS_S,
     BudgetStore,
     Reply,
     State,
     Take,
+    counts,
     state_of_period,
     state_of_window,
     taken,
@@ -44,26 +44,31 @@ class _Counter:
         if not self.windowed:
             self.held += amount
         elif amount:
-            second = int(now_s)
-            self.slots[second] = self.slots.get(second, 0) + amount
+            self._add(int(now_s), amount)
 
     def exchange(self, held: int, spent: int, second: int, now_s: float) -> None:
         if not self.windowed:
             self.held -= held
             self.spent += spent
-        elif second + SLOT_COUNTS_S > now_s and spent != held:
-            self.slots[second] = self.slots.get(second, 0) + spent - held
-            self.slots = {s: amount for s, amount in sorted(self.slots.items()) if amount > 0}
+        elif counts(second, now_s) and spent != held:
+            self._add(second, spent - held)
 
     def is_over(self, now_s: float) -> bool:
         self._forget(now_s)
         return not self.slots if self.windowed else self.until_s + GRACE_S <= now_s
 
+    def _add(self, second: int, amount: int) -> None:
+        is_latest = not self.slots or second >= next(reversed(self.slots))
+        self.slots[second] = self.slots.get(second, 0) + amount
+        if not is_latest or self.slots[second] <= 0:
+            self.slots = {s: amount for s, amount in sorted(self.slots.items()) if amount > 0}
+
     def _forget(self, now_s: float) -> None:
-        for second in list(self.slots):
-            if second + SLOT_COUNTS_S > now_s:
-                break
-            del self.slots[second]
+        slots = self.slots
+        if slots and not (
+            counts(next(iter(slots)), now_s) and counts(next(reversed(slots)), now_s)
+        ):
+            self.slots = {s: amount for s, amount in slots.items() if counts(s, now_s)}
 
 
 class _Lease:

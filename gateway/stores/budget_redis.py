@@ -29,6 +29,10 @@ local time = redis.call('TIME')
 local now = tonumber(ARGV[1]) or (tonumber(time[1]) + tonumber(time[2]) / 1000000)
 local due = KEYS[1]
 
+local function counts(second)
+  return math.abs(now - second) < SLOT
+end
+
 local function exchange(counter, kind, held, spent, second)
   if kind == 'p' then
     -- Of a period that was forgotten nothing must come back.
@@ -36,7 +40,7 @@ local function exchange(counter, kind, held, spent, second)
       redis.call('HINCRBY', counter, 'held', 0 - held)  -- -held may be -0
       redis.call('HINCRBY', counter, 'spent', spent)
     end
-  elseif tonumber(second) + SLOT > now and spent ~= held then
+  elseif counts(tonumber(second)) and spent ~= held then
     if redis.call('HINCRBY', counter, second, spent - held) <= 0 then
       redis.call('HDEL', counter, second)
     end
@@ -75,7 +79,7 @@ local function state(counter, amount, limit, windowed)
   local used, slots = 0, {}
   for i = 1, #fields, 2 do
     local second, taken = tonumber(fields[i]), tonumber(fields[i + 1])
-    if second + SLOT > now then
+    if counts(second) then
       used = used + taken
       slots[#slots + 1] = {second, taken}
     else
@@ -128,7 +132,7 @@ for i = 3, #KEYS do
     if amount ~= '0' then
       redis.call('HINCRBY', KEYS[i], second, amount)
       redis.call('EXPIRE', KEYS[i], SLOT + 1)
-      all[i - 2][2] = math.floor(now) + SLOT - now
+      all[i - 2][2] = math.max(all[i - 2][2], math.floor(now) + SLOT - now)
     end
   else
     redis.call('HINCRBY', KEYS[i], 'held', amount)

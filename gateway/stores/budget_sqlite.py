@@ -20,6 +20,7 @@ from gateway.stores.budget import (
     Reply,
     State,
     Take,
+    counts,
     state_of_period,
     state_of_window,
     taken,
@@ -117,7 +118,7 @@ class SqliteBudgetStore(BudgetStore):
             for counter, windowed, held, second in rows:
                 if not windowed:
                     _exchange(connection, counter, held, spent.get(counter, 0))
-                elif second + SLOT_COUNTS_S > now_s:
+                elif counts(second, now_s):
                     _add(connection, counter, second, spent.get(counter, held) - held)
 
     def _look(self, takes: Sequence[Take]) -> tuple[State, ...]:
@@ -134,7 +135,10 @@ class SqliteBudgetStore(BudgetStore):
         for counter, windowed, held in ended:
             if not windowed:
                 _exchange(connection, counter, held, 0)
-        connection.execute("DELETE FROM slots WHERE second <= ?", (now_s - SLOT_COUNTS_S,))
+        connection.execute(
+            "DELETE FROM slots WHERE second <= ? OR second >= ?",
+            (now_s - SLOT_COUNTS_S, now_s + SLOT_COUNTS_S),
+        )
         connection.execute("DELETE FROM periods WHERE forget_s <= ?", (now_s,))
 
     def _open(self) -> sqlite3.Connection:
@@ -154,8 +158,7 @@ class SqliteBudgetStore(BudgetStore):
 def _state(connection: sqlite3.Connection, take: Take, now_s: float) -> State:
     if take.windowed:
         slots = connection.execute(
-            "SELECT second, amount FROM slots WHERE counter = ? AND second > ? ORDER BY second",
-            (take.counter, now_s - SLOT_COUNTS_S),
+            "SELECT second, amount FROM slots WHERE counter = ? ORDER BY second", (take.counter,)
         ).fetchall()
         return state_of_window(slots, take, now_s)
     row = connection.execute(

@@ -169,6 +169,27 @@ async def test_a_minute_ends(store: BudgetStore, clock: FakeClock) -> None:
     assert await store.look([take]) == (State(0, 0, 0),)
 
 
+async def test_a_clock_that_is_set_back_blocks_nobody_for_long(
+    store: BudgetStore, clock: FakeClock
+) -> None:
+    take = minute(100)
+    late = await took(store, asking(take, 60))
+    clock.now_s -= 30.0
+    assert await took(store, asking(take, 40))
+    # What it was a moment ago still counts, and in its order.
+    (state,) = await store.look([asking(take, 41)])
+    assert (state.used, state.reset_s, state.wait_s) == (100, 91.0, 91.0)
+    (state,) = await store.look([asking(take, 40)])
+    assert state.wait_s == 61.0
+    clock.now_s -= 3600.0
+    assert await used(store, take) == 0
+    assert late is not None
+    await store.settle(late, [asking(take, 70)])
+    assert await took(store, asking(take, 100))
+    clock.now_s += 3630.0
+    assert await used(store, take) == 0
+
+
 async def test_what_is_settled_late_belongs_to_its_own_minute(
     store: BudgetStore, clock: FakeClock
 ) -> None:
