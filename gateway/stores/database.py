@@ -95,12 +95,13 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def unhurried(connection: sqlite3.Connection) -> Iterator[None]:
-    """A write inside gives way: it is left out when another process is writing."""
+    """A write inside gives way: it is left out when another process is writing, or when nothing can
+    be written, as on a full disk."""
     connection.execute("PRAGMA busy_timeout = 0")
     try:
         yield
     except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+        if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:  # the statement's own fault
             raise
     finally:
         connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")

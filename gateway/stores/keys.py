@@ -243,7 +243,7 @@ class KeyStore:
     def touch(self, key: Key) -> None:
         """Note that the key was used, at most every five minutes.
 
-        Gives way to other writers: a note that is lost is made at the next use.
+        Gives way to other writers, and to a full disk: a note that is lost is made later.
         """
         now_s = self.clock()
         last_s = max(key.last_used_s or 0.0, self._touched_s.get(key.id, 0.0))

@@ -217,6 +217,15 @@ def test_noting_the_use_gives_way_to_other_writers(store: KeyStore) -> None:
     assert store.list()[0].last_used_s is None
 
 
+def test_a_disk_that_takes_nothing_more_locks_nobody_out(store: KeyStore) -> None:
+    key = store.create("acme").key
+    store._open().execute("PRAGMA query_only = 1")
+    store.touch(key)
+    with pytest.raises(Unavailable):
+        store.revoke(key.id)
+    assert store.find(key.id) is not None
+
+
 def test_a_file_that_went_away_or_was_replaced_is_not_trusted(store: KeyStore) -> None:
     store.create("acme")
     moved = store.path.with_name("moved")
