@@ -39,13 +39,18 @@ def serving(
 ) -> Iterator[Stack]:
     """A stack with default policies, ended when the block is left.
 
+    Without guesses: greedy answers past their end repeat themselves, and those would be right too
+    often. `benchmarks.speculation` measures them.
+
     model:   a name of `fewer models` or a GGUF file in place of the configuration's
     threads: of the engine; 0 leaves the configuration's
     engine:  further settings under `engine`
     """
     with tempfile.TemporaryDirectory(prefix="fewer-bench-") as folder:
         config, log = Path(folder) / "fewer.yaml", Path(folder) / "log"
-        settings = dict(engine or {}) | ({"threads": threads} if threads else {})
+        settings = {"speculation": "off", **(engine or {})} | (
+            {"threads": threads} if threads else {}
+        )
         config.write_text(configuration(settings))
         port = ports.claim(HOST, 0, "--port")
         command = [sys.executable, "-m", "fewer", "serve", "--config", str(config)]

@@ -53,7 +53,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--executor", default="cpu")
     arguments = parser.parse_args()
-    settings = EngineSettings(threads=arguments.threads, executor=arguments.executor)
+    # Greedy answers past their end repeat themselves, and guesses would be right too often.
+    settings = EngineSettings(
+        threads=arguments.threads, executor=arguments.executor, speculation="off"
+    )
     engine = open_engine(arguments.model, settings, name="bench")
     engine.core.start()
     print(json.dumps({"ready": f"fewer, {engine.executor}"}), flush=True)
