@@ -17,7 +17,7 @@ from tests.e2e.stack import DEADLINE_S, TOKEN, Stack
 
 pytestmark = pytest.mark.model
 
-RUNS = {"x": 200_000, "^": 1_000_000, " ": 1_000_000, "🧵": 200_000}
+RUNS = {"x": 200_000, "^": 1_000_000, " ": 1_000_000, "\n": 1_000_000, "🧵": 200_000}
 POLL_S = 0.05
 
 
