@@ -148,7 +148,9 @@ def requests(draw: st.DrawFn) -> Request:
     messages = draw(conversations())
     for place, message in enumerate(messages):
         if message["role"] in ("user", "tool") and draw(st.booleans()):
-            found = "".join(f"<doc>{t}</doc>\n" for t in draw(st.lists(TEXTS, max_size=4)))
+            # One alone would be a container, and what goes are its paragraphs.
+            texts = draw(st.lists(TEXTS, min_size=2, max_size=4))
+            found = "".join(f"<doc>{t}</doc>\n" for t in texts)
             messages[place] = {**message, "content": found + str(message["content"])}
     documents: list[Any] = draw(st.lists(TEXTS, max_size=4))
     return chat(messages, parameters={"documents": documents} if documents else {})
