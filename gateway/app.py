@@ -30,6 +30,8 @@ from gateway.faces.generation import Format, GenerationFace
 from gateway.faces.health import HealthFace, MetricsFace
 from gateway.faces.ledger import LedgerFace
 from gateway.faces.models import ModelsFace
+from gateway.faces.responses import ResponsesFace
+from gateway.faces.responses_kept import KeptResponsesFace
 from gateway.garbage import collecting_when_idle
 from gateway.history.asking import History
 from gateway.history.children import Children
@@ -43,6 +45,8 @@ from gateway.middleware.request_id import RequestIdMiddleware
 from gateway.pipeline import Pipeline
 from gateway.recorder.recorder import Recorder
 from gateway.reload import Live, following
+from gateway.responses.records import Records as ResponseRecords
+from gateway.responses.running import Running
 from gateway.routes import Routes
 from gateway.serving import Serving
 from gateway.stores.database import beside
@@ -128,6 +132,7 @@ class Gateway:
         children = Children(self._metrics)
         self._history = History(Records.of(config, self._metrics), children)
         self._drain.at_start(children.close)
+        self._responses, self._running_responses = ResponseRecords.of(config), Running()
         self._pages = pages.routes()
         self._tune_garbage = tune_garbage
         self._live = live
@@ -179,6 +184,7 @@ class Gateway:
         return [
             Route("/v1/chat/completions", generation(CHAT)),
             Route("/v1/completions", generation(COMPLETIONS)),
+            *self._responses_pages(config, pipeline),
             Route(
                 "/v1/embeddings",
                 post(EmbeddingsFace(config, pipeline, drain, metrics, self._budgets)),
@@ -195,6 +201,17 @@ class Gateway:
             *(Route(page.path, Methods(GET=page.endpoint)) for page in self._pages),
         ]
 
+    def _responses_pages(self, config: Config, pipeline: Pipeline) -> list[Route]:
+        records, running = self._responses, self._running_responses
+        create = ResponsesFace(pipeline, self._drain, config.server, records, running)
+        kept = KeptResponsesFace(records, running)
+        return [
+            Route("/v1/responses", Methods(POST=LimitsMiddleware(create, config.server))),
+            Route("/v1/responses/{id}", Methods(GET=kept.one, DELETE=kept.delete)),
+            Route("/v1/responses/{id}/cancel", Methods(POST=kept.cancel)),
+            Route("/v1/responses/{id}/input_items", Methods(GET=kept.input_items)),
+        ]
+
     @asynccontextmanager
     async def _running(self, app: object) -> AsyncIterator[dict[str, Any]]:
         """From the start of the server to its end, which ends all that still runs."""
@@ -206,6 +223,7 @@ class Gateway:
             stack.push_async_callback(self._serving.aclose)
             stack.push_async_callback(self._sharing.aclose)
             stack.push_async_callback(self._history.aclose)
+            stack.push_async_callback(self._responses.aclose)
             stack.callback(self._drain.cut)
             if self._live is not None:
                 await stack.enter_async_context(following(self._live, self.exchange))
@@ -225,7 +243,7 @@ def _guarded(
         app = CORSMiddleware(
             app,
             allow_origins=config.server.allowed_origins,
-            allow_methods=("GET", "POST"),
+            allow_methods=("GET", "POST", "DELETE"),
             allow_headers=("*",),
             expose_headers=TOLD_HEADERS,
         )

@@ -38,6 +38,7 @@ def applicable(wanted: Config, current: Config, first: Config) -> Applicable:
         store=current.store,
         cache=current.cache,
         records=current.records,
+        responses=current.responses,
         ledger=replace(wanted.ledger, store=current.ledger.store),
         limits=_limits(wanted.limits, current.limits),
         engine=current.engine,
@@ -132,7 +133,7 @@ def _postponed(wanted: Config, first: Config) -> list[str]:
         for field in _FIXED_LIMITS
         if getattr(wanted.limits, field) != getattr(first.limits, field)
     ]
-    whole = ("store", "cache", "records")
+    whole = ("store", "cache", "records", "responses")
     keys += [key for key in whole if getattr(wanted, key) != getattr(first, key)]
     keys += [
         f"engine.{field}"

@@ -51,6 +51,7 @@ from gateway.config_sections import (
     Price,
     RecorderConfig,
     RecordsConfig,
+    ResponsesConfig,
     RouteConfig,
     SamplingConfig,
     ServerConfig,
@@ -77,6 +78,7 @@ __all__ = [
     "Price",
     "RecorderConfig",
     "RecordsConfig",
+    "ResponsesConfig",
     "RouteCacheConfig",
     "RouteConfig",
     "RoutingConfig",
@@ -136,6 +138,8 @@ def resolve(document: Document, folder: Path, environ: Mapping[str, str]) -> Con
     _check_store(document, "ledger", config.ledger.store.reveal())
     _check_store(document, "limits", config.limits.store.reveal())
     _check_store(document, "records", config.records.store.reveal())
+    if (kept := config.responses.store.reveal()) != "none":
+        _check_store(document, "responses", kept)
     models = {
         name: _model(document, ("models", name), name, model, config, folder)
         for name, model in config.models.items()

@@ -174,6 +174,23 @@ class RecordsConfig(Section, frozen=True):
     deadline_ms: Count = 100
 
 
+class ResponsesConfig(Section, frozen=True):
+    """Where responses are kept for `previous_response_id` and to be asked for: text, with all that
+    was sent for them.
+
+    store:       as that of `cache`, the file is `fewer.responses.sqlite3`; or `none` keeps nothing,
+                 whatever clients ask for
+    max_mb:      room for all of them
+    ttl_s:       how long one is kept
+    deadline_ms: the store must have answered by then
+    """
+
+    store: Secret = Secret("memory")
+    max_mb: Count = 64
+    ttl_s: Seconds = 2_592_000.0
+    deadline_ms: Count = 250
+
+
 class LedgerConfig(Section, frozen=True):
     """What is kept of each request, without a word of it.
 
@@ -276,6 +293,7 @@ class Config(Section, frozen=True):
     recorder: RecorderConfig | None = None
     cache: CacheConfig = CacheConfig()
     records: RecordsConfig = RecordsConfig()
+    responses: ResponsesConfig = ResponsesConfig()
     limits: LimitsConfig = LimitsConfig()
     engine: EngineSettings = EngineSettings()
     models: dict[str, ModelConfig] = msgspec.field(default_factory=dict)

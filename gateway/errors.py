@@ -9,7 +9,8 @@ ClientError
 │   └── QuotaExceeded      429  a budget is used up; waiting will not help before its period ends
 └── BodyTooSlow            408  the body was not complete in time
 Cancelled
-└── SlowReader             499  the client stopped reading; its connection is cut
+├── SlowReader             499  the client stopped reading; its connection is cut
+└── Stopped                499  the client has ended it by another request
 """
 
 from __future__ import annotations
@@ -54,6 +55,10 @@ class BodyTooSlow(ClientError):
 
 class SlowReader(Cancelled):
     code = "slow_reader"
+
+
+class Stopped(Cancelled):
+    """Whoever waits for the answer is told of its end."""
 
 
 def of_failed(failed: Failed) -> FewerError:

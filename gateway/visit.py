@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from engine.protocol.errors import FewerError
 from gateway.budgets.reservation import Reservation
 from gateway.telemetry.metrics import Spent
 from gateway.tenants import Tenant
@@ -42,6 +44,7 @@ class Visit:
     reservation:   what it has taken of its limits; None where it has none
     limit_headers: what the client is told of them
     error_headers: what it is told besides when it gets an error in place of an answer
+    in_band:       how a stream that has begun tells of an error; None where as chat does
     """
 
     id: str
@@ -66,6 +69,7 @@ class Visit:
     reservation: Reservation | None = None
     limit_headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     error_headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    in_band: Callable[[FewerError], bytes] | None = None
 
     @property
     def seconds(self) -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Protocol
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -79,21 +79,41 @@ class GenerationFace:
     async def _stream(self, wording: _Wording, lifeline: Lifeline, send: Send) -> None:
         keepalive = {"comment": KEEP_ALIVE, "chunk": wording.empty_chunk(), "off": b""}
         writer = EventWriter(send, lifeline, self._server, keepalive[self._server.keepalive])
-        projection, answer = wording.projection(), wording.answer
         try:
-            await writer.open(answer.headers)
-            last = False
-            while not last:
-                for events in _slices(await answer.receive()):
-                    data, last = projection.joined(events), projection.ended
-                    if last:
-                        lifeline.unwatch()
-                    if data:
-                        await writer.write(data, more=not last)
-                    if len(events) == EVENTS_PER_WRITE:
-                        await asyncio.sleep(0)
+            await writer.open(wording.answer.headers)
+            await relay(wording.answer, wording.projection(), writer, lifeline)
         finally:
             writer.close()
+
+
+class Joining(Protocol):
+    """What makes bytes of events until it has ended."""
+
+    ended: bool
+
+    def joined(self, events: Iterable[StreamEvent]) -> bytes: ...
+
+
+async def relay(
+    answer: Answer,
+    projection: Joining,
+    writer: EventWriter,
+    lifeline: Lifeline,
+    ending: Callable[[], Awaitable[bytes]] | None = None,
+) -> None:
+    """Write an answer as it comes, to its end. ending: makes the bytes that come last"""
+    last = False
+    while not last:
+        for events in _slices(await answer.receive()):
+            data, last = projection.joined(events), projection.ended
+            if last:
+                lifeline.unwatch()
+                if ending is not None:
+                    data += await ending()
+            if data:
+                await writer.write(data, more=not last)
+            if len(events) == EVENTS_PER_WRITE:
+                await asyncio.sleep(0)
 
 
 def _slices(events: list[StreamEvent]) -> list[list[StreamEvent]]:

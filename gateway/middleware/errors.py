@@ -100,7 +100,7 @@ async def _answer(error: FewerError, scope: Scope, progress: _Progress) -> None:
     elif progress.start is None:
         await _respond(error, progress)
     elif (b"content-type", b"text/event-stream") in progress.start["headers"]:
-        body = b"".join(error_chunks(error))
+        body = visit.in_band(error) if visit.in_band else b"".join(error_chunks(error))
         await progress.send({"type": "http.response.body", "body": body, "more_body": False})
 
 

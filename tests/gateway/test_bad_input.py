@@ -284,8 +284,8 @@ async def test_errors_keep_their_shape_with_keys_too(serve: Serve, tmp_path: Pat
     ("path", "told"),
     [
         ("/models", "here. Did you mean /v1/models? The base URL of this server ends in /v1."),
-        ("/v1/responses", "here. There are /v1/chat/completions, /v1/completions, "),
-        ("/v1", "/v1/embeddings, /v1/feedback, /v1/ledger, /v1/models."),
+        ("/v1/answers", "here. There are /v1/chat/completions, /v1/completions, "),
+        ("/v1", "/v1/embeddings, /v1/feedback, /v1/ledger, /v1/models, /v1/responses."),
         ("/health", "here. There are /health/live, /health/ready."),
         ("/assets/none.js", "'/assets/none.js' here."),
         ("/nothing", "'/nothing' here."),

@@ -99,17 +99,18 @@ def test_what_was_started_with_waits_for_a_restart(running: Running) -> None:
     found = running.change(
         ("port: 8080", "port: 9090, host: '::1', workers: 3, drain_s: 1, max_headers: 9"),
         ("keys.sqlite3", "other.sqlite3"),
-        ("models:", "cache: {max_mb: 3}\nrecords: {ttl_s: 9}\nengine: {max_num_seqs: 3}\nmodels:"),
+        ("models:", "cache: {max_mb: 3}\nrecords: {ttl_s: 9}\nmodels:"),
+        ("models:", "responses: {max_mb: 3}\nengine: {max_num_seqs: 3}\nmodels:"),
         ("max_tokens: 10", "max_tokens: 20"),
     )
     assert found.postponed == [
         *("server.host", "server.port", "server.workers", "server.drain_s"),
-        *("store", "cache", "records", "engine.max_num_seqs"),
+        *("store", "cache", "records", "responses", "engine.max_num_seqs"),
     ]
     config, first = found.config, running.first
     assert (config.server.port, config.server.host, config.server.workers) == (8080, "127.0.0.1", 1)
     assert (config.store, config.cache) == (first.store, first.cache)
-    assert config.records == first.records
+    assert (config.records, config.responses) == (first.records, first.responses)
     assert config.engine == first.engine
     assert config.server.max_headers == 9
     budget = config.routes["chat"].budget
