@@ -100,7 +100,7 @@ async def connected(url: str, *, key: str = "", model: str = "") -> AsyncIterato
     async with aiohttp.ClientSession(
         url,
         headers=headers,
-        # llama.cpp's server closes a connection after an answer, now and then while it is used again.
+        # llama.cpp's server closes a connection after an answer, now and then in use again.
         connector=aiohttp.TCPConnector(limit=0, force_close=True),
         timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
     ) as session:
