@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
 from engine.protocol.errors import ContextLengthExceeded, InvalidRequest
+from gateway.beside import Beside
+from gateway.estimate import prompt_tokens
 from gateway.ledger.ledger import Ledger
 from gateway.stores.ledger import Experiment
 from gateway.telemetry.metrics import Metrics
@@ -16,6 +19,10 @@ from policies.base import Policy
 from policies.context import Context
 from policies.holdout import Arm, arm_of
 from policies.request import Request
+
+LONG_TOKENS = 16_384
+"""Of a prompt, by estimate. Policies read all of it, up to a microsecond for each byte: what is
+longer is decided beside the event loop."""
 
 Recall = Callable[[Sequence[bytes], Context], Awaitable[Context]]
 """Adds to a context what was kept under these keys."""
@@ -30,6 +37,7 @@ class Deciding:
         self._policies = policies
         self._ledger = ledger
         self._metrics = metrics
+        self._beside = Beside()
 
     def has_any(self, route: str) -> bool:
         """Will any policy be asked?"""
@@ -38,15 +46,20 @@ class Deciding:
     async def decide(
         self, request: Request, context: Context, recall: Recall
     ) -> tuple[Request, list[Verdict]]:
-        """Ask the route's policies in order. An answer or a refusal ends the asking."""
+        """Ask the route's policies in order. An answer or a refusal ends the asking.
+
+        Raises `Overloaded` when too many long prompts wait for it.
+        """
         verdicts: list[Verdict] = []
-        for policy in self._policies.get(context.route, ()):
-            keys = policy.recalls(request, context)
+        policies = self._policies.get(context.route, ())
+        is_long = bool(policies) and prompt_tokens(request) > LONG_TOKENS
+        for policy in policies:
+            recalls = partial(policy.recalls, request, context)
+            keys = await self._beside.run(recalls) if is_long else recalls()
             if keys and self._arm(policy, context) != "control":
                 context = await recall(keys, context)
-            begun_s = time.perf_counter()
-            verdict = self._verdict(policy, request, context)
-            verdict = replace(verdict, took_s=time.perf_counter() - begun_s)
+            ask = partial(self._timed, policy, request, context)
+            verdict = await self._beside.run(ask) if is_long else ask()
             verdicts.append(verdict)
             self._metrics.decisions.labels(
                 context.route, policy.name, verdict.mode, verdict.decision.action
@@ -57,6 +70,11 @@ class Deciding:
                 break
             request = applied.request or request
         return request, verdicts
+
+    def _timed(self, policy: Policy, request: Request, context: Context) -> Verdict:
+        begun_s = time.perf_counter()
+        verdict = self._verdict(policy, request, context)
+        return replace(verdict, took_s=time.perf_counter() - begun_s)
 
     def _verdict(self, policy: Policy, request: Request, context: Context) -> Verdict:
         """Ask one policy, and settle what holds of what it says."""

@@ -50,7 +50,8 @@ class InputPolicy(Policy):
         if before <= self.max_prompt_tokens:
             return keep(f"{before} tokens, within {self.max_prompt_tokens}")
         chunks = chunks_of(request) if is_ranked else []
-        left_out = self._worst(request, chunks, before - self.max_prompt_tokens)
+        excess_tokens = before - self.max_prompt_tokens
+        left_out = self._worst(request, chunks, excess_tokens) if chunks else []
         fitted = without(request, [chunks[place] for place in left_out])
         after = request_tokens(fitted) if left_out else before
         if after > self.max_prompt_tokens:

@@ -100,7 +100,8 @@ class Asking:
         route: Route,
         parent: Visit,
     ) -> bool:
-        request = _as_continued(child.request, later, context)
+        # A long prompt takes its time, which nobody else waits for.
+        request = await asyncio.to_thread(_as_continued, child.request, later, context)
         text = await self._text(request, verdict, context, _own_route(route), parent)
         record = child.record_of(text)
         if record is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import Any
 
 import msgspec
@@ -31,7 +33,7 @@ from policies.context import Context, Outcome
 from policies.decision import Decision, answer, keep, refuse, rewrite
 from policies.holdout import conversation_of
 from policies.request import Request
-from tests.fakes.serving import HELLO, scripted_config
+from tests.fakes.serving import HELLO, scripted_config, until
 
 REQUEST = Request(surface="chat", model="chat", messages=[{"role": "user", "content": "Hi"}])
 
@@ -115,6 +117,32 @@ async def test_later_policies_see_what_earlier_ones_made() -> None:
     shorter = msgspec.structs.replace(REQUEST, max_tokens=100)
     run = Run(Fixed(rewrite(shorter, "shorter")), BudgetPolicy(1))
     assert text_of(await run.events()) == "Hel"
+
+
+class Slow(Fixed):
+    """Decides when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(keep("told"))
+        self.begun, self.told = threading.Event(), threading.Event()
+
+    def decide(self, request: Request, context: Context) -> Decision:
+        self.begun.set()
+        assert self.told.wait(30)
+        return super().decide(request, context)
+
+
+async def test_a_long_prompt_is_decided_while_the_loop_goes_on() -> None:
+    """B17: what policies read of a megabyte keeps nobody else waiting."""
+    slow = Slow()
+    long = msgspec.structs.replace(REQUEST, messages=[{"role": "user", "content": "\n" * 10**6}])
+    run = Run(slow)
+    asked = asyncio.create_task(run.events(long))
+    await until(slow.begun.is_set)
+    assert not run.backend.calls
+    slow.told.set()
+    assert text_of(await asked) == "Hello"
+    assert run.backend.calls[0].request == long
 
 
 async def test_a_refusal_is_a_400_that_names_the_field() -> None:
