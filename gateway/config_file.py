@@ -22,6 +22,9 @@ from engine.protocol.errors import ConfigError
 T = TypeVar("T")
 Key = tuple[str, ...]
 
+SHOWN_CHARS = 100
+"""Of a wrong value."""
+
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
@@ -221,4 +224,5 @@ def _shown(data: Any) -> str:
         return "nothing"
     if isinstance(data, dict | list):
         return "a mapping" if isinstance(data, dict) else "a list"
-    return repr(data) if not isinstance(data, bool) else str(data).lower()
+    text = str(data).lower() if isinstance(data, bool) else repr(data)
+    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}…"

@@ -20,7 +20,7 @@ NANODOLLARS = 1_000_000_000
 """Money is counted in whole billionths of a dollar: sums of fractions would drift."""
 
 _Amount = Annotated[int, Meta(ge=1, le=10**12)]
-_Dollars = Annotated[float, Meta(gt=0, le=1_000_000)]
+_Dollars = Annotated[float, Meta(ge=1 / NANODOLLARS, le=1_000_000)]
 
 
 class Limits(Section, frozen=True):

@@ -24,11 +24,11 @@ from gateway.faces.admin_bodies import (
     ExpiryBody,
     NewKeyBody,
     NoBody,
-    read,
     shown_key,
     shown_limits,
     shown_standing,
 )
+from gateway.faces.body import read
 from gateway.faces.endpoint import Methods, send_json
 from gateway.middleware.limits import LimitsMiddleware, whole_body
 from gateway.stores.key_desk import KeyDesk

@@ -1,20 +1,15 @@
-"""What the admin API is sent, checked, and what it shows."""
+"""What the admin API is sent, and what it shows."""
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, TypeVar
+from typing import Any
 
 import msgspec
 
-from engine.protocol.body import decode_object
-from engine.protocol.errors import InvalidRequest
 from gateway.budgets.claims import Standing
 from gateway.budgets.limits import NANODOLLARS, Limits
-from gateway.config_file import Document, decode
 from gateway.config_values import Section
 from gateway.stores.keys import Key
-
-_T = TypeVar("_T")
 
 
 class NewKeyBody(Section, frozen=True):
@@ -36,19 +31,6 @@ class ExpiryBody(Section, frozen=True):
 
 class NoBody(Section, frozen=True):
     """For what takes no settings."""
-
-
-class _Body(Document):
-    """Held to the same rules as the configuration; what is wrong is a 400 that names the field."""
-
-    def fail(self, key: tuple[str, ...], message: str) -> NoReturn:
-        field = ".".join(key)
-        raise InvalidRequest(f"{field or 'The body'}: {message}", param=field or None)
-
-
-def read(data: bytes, kind: type[_T]) -> _T:
-    """The body as a `kind`; none at all is an empty one. Raises `InvalidRequest`."""
-    return decode(_Body("body", decode_object(data or b"{}"), {}), kind)
 
 
 def shown_key(key: Key, now_s: float) -> dict[str, Any]:

@@ -6,11 +6,12 @@ import time
 from functools import partial
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta
 from starlette.types import Receive, Scope, Send
 
 from engine.protocol.errors import InvalidRequest, NotFound
+from gateway.config_values import Section
+from gateway.faces.body import read
 from gateway.faces.endpoint import send_json
 from gateway.ledger.feedback import Feedback, call_id_of
 from gateway.ledger.ledger import Ledger
@@ -21,7 +22,7 @@ from gateway.visit import visit_of
 _THUMBS = {"up": 1.0, "down": -1.0}
 
 
-class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Body(Section, frozen=True):
     request_id: Annotated[str, Meta(min_length=1, max_length=128)]
     score: Annotated[float, Meta(ge=-1, le=1)] | None = None
     thumb: Literal["up", "down"] | None = None
@@ -51,10 +52,7 @@ class FeedbackFace:
 
 def parse(data: bytes) -> _Body:
     """Raises `InvalidRequest` with what is wrong."""
-    try:
-        body = msgspec.json.decode(data, type=_Body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"The feedback cannot be read: {error}.") from error
+    body = read(data, _Body)
     if (body.score is None) == (body.thumb is None):
         raise InvalidRequest("Give either score, from -1 to 1, or thumb: up or down.")
     return body

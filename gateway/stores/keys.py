@@ -29,6 +29,9 @@ ID_BYTES = 6
 SECRET_BYTES = 32
 MAX_KEY_CHARS = 128
 MAX_NAME_CHARS = 128
+LATEST_S = 253_370_764_800.0
+"""The year 9999: no calendar shows what is later."""
+
 LAST_USED_STEP_S = 300.0
 """`last_used_s` is this coarse, so that using a key hardly ever writes."""
 
@@ -204,7 +207,7 @@ class KeyStore:
     def limit_tenant(self, name: str, limits: Limits | None) -> None:
         """What all keys of the tenant together may use. Raises `NotFound`."""
         if name not in self.tenants():
-            raise NotFound(f"There is no tenant {name!r}; its first key makes it.")
+            raise NotFound(f"There is no tenant {name[:MAX_NAME_CHARS]!r}; its first key makes it.")
         self._change("UPDATE tenants SET limits = ? WHERE name = ?", (_written(limits), name))
 
     def tenants(self) -> dict[str, Limits | None]:
@@ -267,7 +270,7 @@ class KeyStore:
     def _get(self, id: str) -> StoredKey:
         found = self.find(id)
         if found is None:
-            raise NotFound(f"There is no key {id!r}; `fewer keys list` shows them.")
+            raise NotFound(f"There is no key {id[:MAX_KEY_CHARS]!r}; `fewer keys list` shows them.")
         return found
 
     def _change(self, statement: str, values: tuple[object, ...]) -> None:
@@ -293,9 +296,12 @@ def _identity(path: Path) -> tuple[int, int]:
 
 
 def _check(tenant: str, weight: float, expires_s: float | None, now_s: float) -> None:
-    if not 0 < len(tenant) <= MAX_NAME_CHARS or not tenant.isprintable():
+    is_name = tenant.isprintable() and tenant == tenant.strip()
+    if not is_name or not 0 < len(tenant) <= MAX_NAME_CHARS:
         raise InvalidRequest(
-            f"A tenant's name has 1 to {MAX_NAME_CHARS} printable characters.", param="tenant"
+            f"A tenant's name has 1 to {MAX_NAME_CHARS} printable characters, and no space around "
+            "them.",
+            param="tenant",
         )
     if not 0 < weight < float("inf"):
         raise InvalidRequest(f"weight must be above 0, not {weight}.", param="weight")
@@ -303,8 +309,11 @@ def _check(tenant: str, weight: float, expires_s: float | None, now_s: float) ->
 
 
 def _check_expiry(expires_s: float | None, now_s: float) -> None:
-    if expires_s is not None and not now_s < expires_s < float("inf"):
-        raise InvalidRequest("The expiry must be in the future.", param="expires_s")
+    if expires_s is not None and not now_s < expires_s < LATEST_S:
+        raise InvalidRequest(
+            "The expiry must be in the future, as Unix seconds, before the year 9999.",
+            param="expires_s",
+        )
 
 
 def _digest(secret: str) -> bytes:

@@ -205,7 +205,7 @@ def test_limits_are_given_changed_shown_and_lifted(
         (("limit", "nope"), "no key 'nope'"),
         (("limit", "--tenant", "nope"), "no tenant 'nope'"),
         (("limit", "ID", "--budget-tokens", "0"), ">= 1"),
-        (("limit", "ID", "--budget-dollars", "nan"), "> 0"),
+        (("limit", "ID", "--budget-dollars", "nan"), ">= 1e-09"),
         (("create", "--tenant", "acme", "--requests-per-minute", "-1"), ">= 1"),
     ],
 )

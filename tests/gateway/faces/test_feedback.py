@@ -65,21 +65,28 @@ async def test_nobody_learns_of_another_tenants_requests(serve: Serve, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "field", "said"),
     [
-        ({"request_id": "x"}, "either score"),
-        ({"request_id": "x", "score": 1, "thumb": "up"}, "either score"),
-        ({"request_id": "x", "score": 1.01}, "$.score"),
-        ({"request_id": "x", "score": "good"}, "$.score"),
-        ({"request_id": "x", "thumb": "sideways"}, "$.thumb"),
-        ({"request_id": "", "score": 1}, "$.request_id"),
-        ({"request_id": "x", "score": 1, "label": "x" * 65}, "$.label"),
-        ({"request_id": "x", "rating": 1}, "rating"),
-        ({"score": 1}, "request_id"),
+        ({"request_id": "x"}, None, "either score"),
+        ({"request_id": "x", "score": 1, "thumb": "up"}, None, "either score"),
+        ({"request_id": "x", "score": 1.01}, "score", "<= 1.0, not 1.01"),
+        ({"request_id": "x", "score": "good"}, "score", "must be a number, not 'good'"),
+        ({"request_id": "x", "thumb": "sideways"}, "thumb", "one of up, down"),
+        ({"request_id": "x", "thumb": ["up"]}, "thumb", "one of up, down, not a list"),
+        ({"request_id": "", "score": 1}, "request_id", "length >= 1"),
+        ({"request_id": "x" * 10_000, "score": 1}, "request_id", "length <= 128"),
+        ({"request_id": "x", "score": 1, "label": "x" * 65}, "label", "length <= 64"),
+        ({"request_id": "x", "rating": 1}, "rating", "unknown key"),
+        ({"score": 1}, None, "request_id is missing"),
     ],
 )
-async def test_what_is_wrong_is_named(serve: Serve, body: dict[str, Any], said: str) -> None:
+async def test_what_is_wrong_is_named(
+    serve: Serve, body: dict[str, Any], field: str | None, said: str
+) -> None:
     gateway = await serve()
     response = await give(gateway, **body)
     assert response.status_code == 400
-    assert said in response.json()["error"]["message"]
+    error = response.json()["error"]
+    assert error["param"] == field
+    assert said in error["message"]
+    assert len(error["message"]) < 300
