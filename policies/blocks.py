@@ -7,12 +7,16 @@ only its end separates. So a block can be taken out and the fences and tags arou
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import msgspec
 
+_LINE = re.compile(r"[^\n]+")
 _FENCE = re.compile(r"\s{0,3}(`{3,}|~{3,})")
-_SEPARATOR = re.compile(r"\s*(?:[-=*_#]{3,}|(</?)[A-Za-z][^<>]*>)?\s*")
+_SEPARATOR = re.compile(r"[-=*_#]{3,}|(</?)[A-Za-z][^<>]*>")
+"""A line without the white space around it, which a pattern would share out in every way."""
+
+_FENCES, _SEPARATING = ("`", "~"), "-=*_#<"
+"""What such lines begin with: most lines need no pattern."""
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -32,39 +36,37 @@ def blocks_of(text: str) -> list[Block]:
     begun: int | None = None
     fence = ""
     depth = end = 0
-    for start, line in _lines(text):
-        opened = _FENCE.match(line)
+    for found in _LINE.finditer(text):
+        start, line = found.start(), found[0]
+        bare = line.strip()
+        opened = _FENCE.match(line) if bare[:1] in _FENCES else None
+        after_empty = start > end + 1
         if fence:
-            separates = opened is not None and line.strip().startswith(fence)
+            separates = opened is not None and bare.startswith(fence)
             fence_after = "" if separates else fence
         else:
-            separates = opened is not None or _SEPARATOR.fullmatch(line) is not None
+            separates = opened is not None or _separates(bare)
             fence_after = opened[1] if opened else ""
-        if separates:
-            if begun is not None:
-                blocks.append(Block(begun, end, pasted=bool(fence) or depth > 0))
+        if begun is not None and (separates or (after_empty and not fence)):
+            blocks.append(Block(begun, start - 1 if fence else end, bool(fence) or depth > 0))
             begun = None
-        elif begun is None and line.strip():
+        if begun is None and bare and not separates:
             begun = start
         if not fence and not opened and separates:
-            depth = max(0, depth + _step(line))
-        fence, end = fence_after, start + len(line)
+            depth = max(0, depth + _step(bare))
+        fence, end = fence_after, found.end()
     if begun is not None:
-        blocks.append(Block(begun, end, pasted=bool(fence) or depth > 0))
+        blocks.append(Block(begun, len(text) if fence else end, bool(fence) or depth > 0))
     return blocks
 
 
-def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Each line without its end, and where it begins."""
-    start = 0
-    for line in text.split("\n"):
-        yield start, line
-        start += len(line) + 1
+def _separates(bare: str) -> bool:
+    return not bare or (bare[0] in _SEPARATING and _SEPARATOR.fullmatch(bare) is not None)
 
 
-def _step(line: str) -> int:
+def _step(separator: str) -> int:
     """What a separator does to the depth of tags."""
-    tag = _SEPARATOR.fullmatch(line)
-    if tag is None or tag[1] is None or line.rstrip().endswith("/>"):
+    tag = _SEPARATOR.fullmatch(separator)
+    if tag is None or tag[1] is None or separator.endswith("/>"):
         return 0
     return -1 if tag[1] == "</" else 1

@@ -139,10 +139,13 @@ class SummaryPolicy(Policy):
 
     def _folded(self, request: Request) -> tuple[Talk, Course | None]:
         """No course where there can be no cut. `recalls` and `decide` ask for the same one."""
-        if self._latest is None or self._latest[0] is not request:
+        latest = self._latest
+        if latest is None or latest[0] is not request:
             talk = _talk_of(request)
-            self._latest = request, talk, self._course(talk) if self._is_long(talk) else None
-        return self._latest[1:]
+            latest = request, talk, self._course(talk) if self._is_long(talk) else None
+            # Read once: another thread may be at another tenant's request.
+            self._latest = latest
+        return latest[1:]
 
     def _is_long(self, talk: Talk) -> bool:
         """May there be a cut at all, or one that is settled?"""

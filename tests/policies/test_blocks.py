@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -46,3 +48,10 @@ def test_blocks_are_apart_and_in_order(text: str) -> None:
     for block in blocks_of(text):
         assert ends <= block.start < block.end <= len(text)
         ends = block.end + 1
+
+
+@pytest.mark.parametrize("text", [" " * 100_000 + "x", "\n" * 1_000_000, "<a" + " " * 100_000])
+def test_white_space_takes_no_longer_than_its_length(text: str) -> None:
+    begun_s = time.thread_time()
+    assert len(blocks_of(text)) == (1 if text.strip() else 0)
+    assert time.thread_time() - begun_s < 2

@@ -284,3 +284,22 @@ def test_what_is_known_and_no_record_is_as_if_it_were_not() -> None:
     assert policy().decide(request, replace(CONTEXT, known=known)) == policy().decide(
         request, CONTEXT
     )
+
+
+class Raced(SummaryPolicy):
+    """Another request is read whenever one has been."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "_latest" and value is not None:
+            other = policy()
+            other.recalls(chat([user("other " * 3000), *talk(20)]), CONTEXT)
+            super().__setattr__(name, other._latest)
+
+
+def test_requests_at_the_same_time_do_not_see_each_other() -> None:
+    """Those that are long are decided in threads, and one policy serves all."""
+    request = chat(talk(30))
+    assert Raced(HIGH, LOW, SUMMARY_TOKENS).decide(request, CONTEXT) == policy().decide(
+        request, CONTEXT
+    )
