@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -31,6 +32,9 @@ FLUSH_EVERY_S = 1.0
 MAX_PENDING = 2000
 MAX_PENDING_CHARS = 32 * 1024 * 1024
 """Of the texts of requests that wait to be written."""
+
+MAX_GIVEN_CHARS = 128
+"""Of the model's name and the header that a client gives: no more is of any use."""
 
 END_S = 5.0
 """For what is left when the gateway stops."""
@@ -146,12 +150,12 @@ def line_of(noted: Noted, *, with_content: bool) -> Line:
         begun_s=round(entry.time_s - entry.seconds, 6),
         tenant=entry.tenant,
         route=entry.route,
-        asked=came.model[:128],
+        asked=came.model[:MAX_GIVEN_CHARS],
         surface=came.surface,
         conversation=entry.conversation or conversation_of(came),
         ended=_ended(noted),
         decisions=entry.rulings,
-        cache_control=visit.cache_control,
+        cache_control=visit.cache_control and visit.cache_control[:MAX_GIVEN_CHARS],
         sizes=None if with_content else Measuring(visit.known_tenant.salt).sizes(came),
         request=came if with_content else None,
     )
@@ -178,8 +182,15 @@ def _ended(noted: Noted) -> Ended:
 
 
 def _chars(request: Request) -> int:
-    """About how long its texts are."""
-    contents = [message.get("content") for message in request.messages]
-    parts = [part.get("text") for each in contents if isinstance(each, list) for part in each]
-    texts = [each for each in (*contents, *parts, *request.prompts) if isinstance(each, str | list)]
-    return sum(map(len, texts))
+    """About how long its texts are, wherever they stand: an image is one, too."""
+    held = (request.messages, request.tools, request.schema, request.parameters)
+    return sum(map(len, request.prompts)) + sum(map(_length, held))
+
+
+def _length(value: Any) -> int:
+    """Of a value of JSON. Bodies bound how many it holds, and how deep (`engine.protocol.body`)."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(map(len, value)) + sum(map(_length, value.values()))
+    return sum(map(_length, value)) if isinstance(value, list) else 1

@@ -141,14 +141,32 @@ async def test_a_full_disk_is_said_once_and_what_does_not_fit_is_counted(
     ]
 
 
+TEXT = "x" * 200
+IMAGE = {"type": "image_url", "image_url": {"url": TEXT}}
+LONG: list[dict[str, Any]] = [
+    {"messages": [{"role": "user", "content": TEXT}]},
+    {"messages": [{"role": "user", "content": [{"type": "text", "text": TEXT}]}]},
+    {"messages": [{"role": "user", "content": [IMAGE]}]},
+    {"messages": [{"role": "assistant", "tool_calls": [{"function": {"arguments": TEXT}}]}]},
+    {"tools": [{"type": "function", "function": {"name": "f", "description": TEXT}}]},
+    {"schema": {"title": TEXT}},
+    {"parameters": {"metadata": {TEXT: 1}}},
+    {"prompts": [TEXT]},
+    {"prompts": [[7] * 200]},
+]
+
+
+@pytest.mark.parametrize("fields", LONG)
 async def test_memory_is_bounded_by_what_waits(
-    recorder: Recorder, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+    recorder: Recorder,
+    metrics: Metrics,
+    monkeypatch: pytest.MonkeyPatch,
+    fields: dict[str, Any],
 ) -> None:
-    monkeypatch.setattr(module, "MAX_PENDING_CHARS", 100)
-    long = replace(REQUEST, messages=[{"role": "user", "content": "x" * 60}])
-    parts = [{"type": "text", "text": "x" * 60}]
+    monkeypatch.setattr(module, "MAX_PENDING_CHARS", 400)
+    long = replace(REQUEST, **fields)
     note(recorder, long)
-    note(recorder, replace(long, messages=[{"role": "user", "content": parts}]))
+    note(recorder, long)
     assert b"fewer_recorder_dropped_total 1.0" in metrics.text()
     await recorder.flush()
     note(recorder, long)
