@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from engine.protocol.errors import ConfigError, ContextLengthExceeded
 from gateway.backends.scripted import ScriptedBackend
-from gateway.config import BudgetConfig, DedupConfig, HistoryConfig, RouteConfig, load
+from gateway.config import (
+    BudgetConfig,
+    DedupConfig,
+    HistoryConfig,
+    InputConfig,
+    RouteConfig,
+    load,
+)
 from gateway.pipeline import Pipeline
 from gateway.route_policies import policies_of
 from gateway.routes import Routes
 from gateway.telemetry.metrics import Metrics
 from gateway.tenants import OPEN
 from gateway.visit import Visit
+from policies.context import Context
 from policies.counting import VERSION
 from policies.dedup import DedupPolicy
 from policies.history import HistoryPolicy
 from policies.holdout import epoch_of
+from policies.input_budget import request_tokens
 from policies.request import Request
 from policies.summary import SummaryPolicy
 from policies.tiers import TieredPolicy
@@ -146,3 +156,42 @@ async def test_what_does_not_fit_is_refused_with_the_setting_that_would_help(
     with pytest.raises(ContextLengthExceeded) as caught:
         await pipeline.answer(request_, pipeline.match("chat", None, visit), visit)
     assert caught.value.message == message
+
+
+def called(*ids: str) -> dict[str, Any]:
+    function = {"name": "look", "arguments": "{}"}
+    calls = [{"id": id, "type": "function", "function": function} for id in ids]
+    return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+TWO_CALLS: list[dict[str, Any]] = [
+    {"role": "system", "content": "Be brief and kind. Always finish with the word ORCHID."},
+    {"role": "user", "content": "word " * 40},
+    called("c1", "c2"),
+    {"role": "tool", "tool_call_id": "c1", "content": "word " * 600},
+    {"role": "tool", "tool_call_id": "c2", "content": "word " * 20},
+    {"role": "user", "content": "word " * 30},
+    {"role": "assistant", "content": "word " * 50},
+    {"role": "user", "content": "What time is high tide?"},
+]
+
+
+def test_at_every_budget_it_is_whole_and_within_or_refused() -> None:
+    """B13: two calls made at once, one of them with a long result."""
+    outcomes = set()
+    for budget in range(100, 1501, 25):
+        history = HistoryConfig(budget, budget // 2, holdout=0)
+        policies = policies_of(RouteConfig("m", history=history, input=InputConfig(budget)))
+        request = Request(surface="chat", model="m", messages=TWO_CALLS)
+        decisions = []
+        for policy in policies:
+            decisions.append(policy.decide(request, Context("r", "t", "c")))
+            request = decisions[-1].request or request
+        kept = [TWO_CALLS.index(message) for message in request.messages]
+        outcomes.add(len(kept))
+        assert kept == sorted(kept)
+        assert {0, 7} <= set(kept)
+        assert len({2, 3, 4} & set(kept)) in (0, 3)
+        is_refused = decisions[-1].action == "refuse"
+        assert is_refused == (request_tokens(request) > budget)
+    assert outcomes >= {4, 8}

@@ -106,6 +106,22 @@ async def test_no_request_fails_or_waits_long_whatever_redis_does(
     assert "redis.sock" not in caplog.text
 
 
+async def test_a_redis_that_comes_later_is_used_from_then_on(
+    redis: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """R39: the gateway starts without it, and says so."""
+    redis.stop()
+    async with running(config(redis.url, 5000), {"one": Echo()}) as gateway:
+        assert (await gateway.client.get("/health/ready")).status_code == 200
+        assert (await ask(gateway, 1))[0] == "miss"
+        assert any("answers are not cached" in line for line in caplog.messages)
+        redis.start()
+        found = ""
+        async with asyncio.timeout(10):
+            while found != "hit":
+                found, _ = await ask(gateway, 1)
+
+
 async def test_a_slow_redis_is_not_waited_for(redis: RedisServer) -> None:
     async with (
         slow_road(redis, 5.0) as road,
