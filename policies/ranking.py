@@ -12,12 +12,16 @@ import math
 import re
 import unicodedata
 from collections.abc import Sequence
+from itertools import islice
 
-VERSION = 1
+VERSION = 2
 """Goes up with every change of an order."""
 
 MOST_PIECES = 256
 """Of a question; those of later words do not count."""
+
+_MOST_CHARACTERS = 2000
+"""Of a question: MOST_PIECES are seldom in more, and a long one is not read for nothing."""
 
 _K1, _B = 1.2, 0.75
 _RUN = 4
@@ -40,7 +44,7 @@ def ranked(question: str, texts: Sequence[str]) -> list[int]:
 def _scores(question: str, texts: Sequence[str]) -> list[float]:
     scores = [0.0] * len(texts)
     mean_length = sum(map(len, texts)) / len(texts) if texts else 0.0
-    for piece, weight in _pieces(_plain(question)).items():
+    for piece, weight in _pieces(_plain(question[:_MOST_CHARACTERS])).items():
         counts = [text.count(piece) for text in texts]
         having = sum(count > 0 for count in counts)
         rarity = math.log(1 + (len(texts) - having + 0.5) / (having + 0.5))
@@ -55,7 +59,8 @@ def _scores(question: str, texts: Sequence[str]) -> list[float]:
 def _plain(text: str) -> str:
     """Its words, and runs without spaces, in lower case with one space around each. Forms that
     look alike are the same."""
-    text = unicodedata.normalize("NFKC", text).casefold()
+    # No language grows so much by it; a single sign may to eighteen characters.
+    text = unicodedata.normalize("NFKC", text)[: 2 * len(text)].casefold()
     return f" {' '.join(_WORD.findall(_UNSPACED.sub(_APART, text)))} "
 
 
@@ -67,7 +72,7 @@ def _pieces(question: str) -> dict[str, float]:
             pieces.setdefault(piece, weight)
         if len(pieces) >= MOST_PIECES:
             break
-    return pieces
+    return dict(islice(pieces.items(), MOST_PIECES))
 
 
 def _pieces_of(word: str) -> dict[str, float]:

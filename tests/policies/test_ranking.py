@@ -91,3 +91,10 @@ def test_a_question_of_any_length_is_ranked_in_time() -> None:
     assert ranked(question, found) == list(range(20))
     assert time.process_time() - begun_s < 1
     assert MOST_PIECES < 1000
+
+
+@pytest.mark.parametrize("character", ["a", "问", "\ufdfa"])
+def test_one_endless_word_is_ranked_in_time(character: str) -> None:
+    begun_s = time.process_time()
+    assert ranked(character * 1_000_000, [character * 20_000, "visa"]) == [0, 1]
+    assert time.process_time() - begun_s < 1
