@@ -50,7 +50,6 @@ class Asked(msgspec.Struct, frozen=True):
             "parallel_tool_calls": fields.get("parallel_tool_calls", True),
             "previous_response_id": fields.get("previous_response_id"),
             "reasoning": {name: reasoning.get(name) for name in ("effort", "summary")},
-            "safety_identifier": fields.get("safety_identifier"),
             "service_tier": fields.get("service_tier", "default"),
             "store": fields.get("store", True),
             "temperature": fields.get("temperature", 1.0),
@@ -60,8 +59,7 @@ class Asked(msgspec.Struct, frozen=True):
             "top_logprobs": fields.get("top_logprobs", 0),
             "top_p": fields.get("top_p", 1.0),
             "truncation": fields.get("truncation", "disabled"),
-            "user": fields.get("user"),
-        }
+        } | {name: fields[name] for name in ("user", "safety_identifier") if name in fields}
 
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:

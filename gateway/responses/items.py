@@ -50,7 +50,7 @@ def check_input(value: Any, path: str) -> None:
 
 def _item(value: Any, path: str) -> None:
     anything_object(value, path)
-    kind = value.get("type", "message")
+    kind = "message" if value.get("type") is None else value["type"]
     if type(kind) is not str or kind not in _CHECKS:
         filled_string(kind, f"{path}.type")
         raise InvalidRequest(

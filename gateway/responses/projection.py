@@ -52,13 +52,14 @@ class ResponseProjection:
     def response(self) -> dict[str, Any]:
         """The response object as it stands."""
         details = None if self._reason is None else {"reason": self._reason}
+        usage = {} if self._usage is None else {"usage": usage_object(self._usage)}
         return self._described | {
             "status": self._status,
             "completed_at": self._completed_at,
             "error": None if self.error is None else _error(self.error),
             "incomplete_details": details,
             "output": [item.shape() for item in self._items],
-            "usage": None if self._usage is None else usage_object(self._usage),
+            **usage,
         }
 
     def opening(self) -> bytes:

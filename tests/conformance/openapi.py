@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,), "array": (list,), "string": (str,), "boolean": (bool,),
@@ -18,7 +21,12 @@ class OpenApi:
     """Schemas by name. `faults` lists what is wrong with a value; nothing means it conforms."""
 
     def __init__(self, path: Path) -> None:
-        self._schemas: dict[str, Any] = json.loads(path.read_bytes())["components"]["schemas"]
+        """path: of JSON, or of packed YAML."""
+        if path.suffix == ".gz":
+            whole = yaml.load(gzip.decompress(path.read_bytes()), yaml.CSafeLoader)
+        else:
+            whole = json.loads(path.read_bytes())
+        self._schemas: dict[str, Any] = whole["components"]["schemas"]
 
     def faults(self, name: str, value: Any) -> list[str]:
         return list(self._check({"$ref": f"#/components/schemas/{name}"}, value, name))
