@@ -58,7 +58,7 @@ class ChunkReader:
         self._choices = choices
         self._estimate_prompt = estimate_prompt
         self._finished: set[int] = set()
-        self._tools: set[tuple[int, int]] = set()
+        self._tools: dict[tuple[int, int], str | None] = {}
         self._counted_tokens = 0
         self._usage: Usage | None = None
         self.ended = False
@@ -113,7 +113,7 @@ class ChunkReader:
             ) from error
         if chunk.error:
             raise error_in_stream(self._name, msgspec.json.decode(data))
-        if chunk.choices is None and chunk.usage is None:
+        if chunk.choices is msgspec.UNSET and chunk.usage is None:
             # An error in the flat form of older servers, or something else entirely.
             raise error_in_stream(self._name, msgspec.json.decode(data))
         if chunk.usage is not None:
@@ -136,7 +136,7 @@ class ChunkReader:
         if isinstance(choice.seed, int):
             # Engines of ours tell the seed that was drawn, with a choice's first chunk.
             events.insert(0, Event(self._id, number, seed=choice.seed))
-        if choice.finish_reason is not None:
+        if choice.finish_reason:  # some servers write "" for null
             finish = self._finish(choice.finish_reason)
             stop = choice.stop_reason if isinstance(choice.stop_reason, str | int) else None
             landed = choice.landed is True
@@ -170,13 +170,22 @@ class ChunkReader:
         Some servers leave the id out, some repeat it in each piece, which clients concatenate.
         """
         function = call.function or Function()
-        index = position if call.index is None else call.index
+        index = self._index(choice, position, call)
         arguments = function.arguments or ""
         if (choice, index) in self._tools:
             return ToolDelta(index, arguments=arguments)
-        self._tools.add((choice, index))
+        self._tools[choice, index] = call.id
         id = call.id or f"call_{uuid.uuid4().hex[:24]}"
         return ToolDelta(index, id, function.name, arguments)
+
+    def _index(self, choice: int, position: int, call: ToolCall) -> int:
+        """Where it is left out, an id that is new makes a call of its own."""
+        if call.index is not None:
+            return call.index
+        if not call.id:
+            return position
+        ids = [id for (other, _), id in self._tools.items() if other == choice]
+        return ids.index(call.id) if call.id in ids else len(ids)
 
     def _finish(self, reason: str) -> Finish:
         try:

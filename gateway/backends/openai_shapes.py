@@ -87,7 +87,10 @@ class UpstreamUsage(msgspec.Struct):
 
 
 class Chunk(msgspec.Struct):
-    choices: list[Choice] | None = None
+    """choices: None where they are null, as some servers write an empty list; unset in what is no
+    chunk at all"""
+
+    choices: list[Choice] | msgspec.UnsetType | None = msgspec.UNSET
     usage: UpstreamUsage | None = None
     error: Any = None
 

@@ -74,6 +74,7 @@ def test_chunks_without_choices_do_no_harm() -> None:
     """B03: one comes first without usage, one last with it."""
     events = read(
         envelope([]),
+        envelope([]) | {"choices": None},
         *map(chat_chunk, ["a", "b", "c"]),
         chat_chunk(finish="stop"),
         usage_chunk(9, 3),
@@ -182,6 +183,12 @@ def test_finish_reasons(theirs: str, ours: str) -> None:
     assert finishes(read(chat_chunk(finish=theirs), "[DONE]")) == {0: ours}
 
 
+def test_an_empty_finish_is_none() -> None:
+    """As servers write it that know no null."""
+    events = read(chat_chunk("a", finish=""), chat_chunk("b", finish="length"), "[DONE]")
+    assert (text_of(events), finishes(events)) == ("ab", {0: "length"})
+
+
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
 def test_reasoning_under_both_of_its_names(field: str) -> None:
     events = read(
@@ -275,3 +282,14 @@ def test_the_drawn_seed_and_the_stop_that_matched_are_kept() -> None:
         Event("r1", text="a", tokens=1),
         Event("r1", finish="stop", stop="\n"),
     ]
+
+
+def test_calls_without_a_number_are_told_apart_by_their_ids() -> None:
+    def piece(id: str, arguments: str) -> dict[str, Any]:
+        return chat_chunk(tool_calls=[{"id": id, "function": {"name": id, "arguments": arguments}}])
+
+    told = [piece("c1", "{"), piece("c1", "}"), piece("c2", "[]"), piece("c1", " ")]
+    assert tools_of(read(*told, chat_chunk(finish="tool_calls"), "[DONE]")) == {
+        "0": {"id": "c1", "name": "c1", "arguments": "{} "},
+        "1": {"id": "c2", "name": "c2", "arguments": "[]"},
+    }
