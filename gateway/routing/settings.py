@@ -13,6 +13,7 @@ from gateway.config_file import Document, Key, suggestion
 from gateway.config_policies import RoutingConfig, RuleConfig
 from gateway.config_sections import RouteConfig
 from gateway.routing.loading import read_model, router_of
+from gateway.routing.patterns import why_slow
 from policies.features import SCRIPTS
 from policies.router_model import RouterModel
 
@@ -67,9 +68,11 @@ def _check_rule(
             (*key, "max_prompt_tokens"), f"must not be below min_prompt_tokens ({least})."
         )
     try:
-        re.compile(rule.pattern or "")
+        why = why_slow(rule.pattern or "")
     except (re.error, OverflowError, RecursionError) as error:
         document.fail((*key, "pattern"), f"is no regular expression: {error}.")
+    if why is not None:
+        document.fail((*key, "pattern"), f"{why}.")
 
 
 def _check_pair(document: Document, key: Key, settings: RoutingConfig) -> None:
