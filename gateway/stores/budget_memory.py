@@ -101,7 +101,7 @@ class MemoryBudgetStore(BudgetStore):
         if any(state.wait_s for state in states):
             return Reply(False, states)
         for take in takes:
-            counter = self._counters.setdefault(take.counter, _Counter(take))
+            counter = self._counters[take.counter] = self._counter(take)
             counter.take(take.amount, now_s)
         self._leases[lease] = _Lease(takes, now_s)
         heapq.heappush(self._ends, (now_s + lease_s, lease))
@@ -129,9 +129,11 @@ class MemoryBudgetStore(BudgetStore):
         self._ends.clear()
 
     def _states(self, takes: Sequence[Take], now_s: float) -> tuple[State, ...]:
-        return tuple(
-            self._counters.get(take.counter, _Counter(take)).state(take, now_s) for take in takes
-        )
+        return tuple(self._counter(take).state(take, now_s) for take in takes)
+
+    def _counter(self, take: Take) -> _Counter:
+        """It is kept once something was taken of it."""
+        return self._counters.get(take.counter) or _Counter(take)
 
     def _end(self, lease: str, spent: dict[str, int], now_s: float) -> None:
         found = self._leases.pop(lease, None)
