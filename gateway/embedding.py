@@ -8,6 +8,7 @@ Whoever acts on it must look at what it is blind to. https://github.com/dleemill
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable
 from functools import cache, cached_property
 from importlib.util import find_spec
@@ -70,7 +71,7 @@ class StaticEmbedding:
         return mean / length if length else mean
 
 
-_ADVICE = "It comes with: pip install 'fewer[semantic]'"
+_ADVICE = f"It comes with: {sys.executable} -m pip install 'fewer[semantic]'"
 
 
 @cache

@@ -33,6 +33,18 @@ def test_links_lead_somewhere(document: Path) -> None:
     assert lost == []
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_tables_are_whole(document: Path) -> None:
+    """A row that no heading goes before, as after an empty line, is shown as bare text."""
+    lines = ["", *document.read_text().splitlines(), ""]
+    lost = [
+        row
+        for before, row, after in zip(lines, lines[1:], lines[2:], strict=False)
+        if row.startswith("|") and not before.startswith("|") and not after.startswith("|---")
+    ]
+    assert lost == []
+
+
 def test_every_document_is_reached_from_the_first() -> None:
     linked = set(LINK.findall((REPOSITORY / "README.md").read_text()))
     documents = {path.name for path in REPOSITORY.glob("docs/*.md")}
