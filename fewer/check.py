@@ -32,7 +32,7 @@ def summary(config: Config, files: dict[str, Path | None]) -> str:
     server = config.server
     workers = "1 worker" if server.workers == 1 else f"{server.workers} workers"
     lines = [
-        f"listens   {server.host} port {server.port}, {workers}",
+        f"listens   {server.host} port {server.port}, {workers}{_keys(server.host)}",
         f"keeps     {config.store}",
     ]
     if (recorder := config.recorder) is not None:
@@ -43,6 +43,12 @@ def summary(config: Config, files: dict[str, Path | None]) -> str:
     lines += [f"alias     {alias}: {target}" for alias, target in config.aliases.items()]
     lines += [f"default   {config.default_route or 'none: every request must name its model'}"]
     return "\n".join([*lines, _verdict(config, files)])
+
+
+def _keys(host: str) -> str:
+    from gateway.middleware.guard import is_loopback
+
+    return "" if is_loopback(host) else ", only with keys"
 
 
 def _verdict(config: Config, files: dict[str, Path | None]) -> str:
@@ -102,6 +108,19 @@ def _key(model: ModelConfig) -> str:
 def _route(route: RouteConfig) -> str:
     budget, limits = route.budget, f", at most {route.limits}" if route.limits else ""
     models = " or ".join(dict.fromkeys((route.model, *route.chosen)))
-    if budget is None:
-        return f"{models}, no budget{limits}"
-    return f"{models}, budget {budget.max_tokens:,} tokens ({budget.mode}){limits}"
+    cap = "no budget" if budget is None else f"budget {budget.max_tokens:,} tokens ({budget.mode})"
+    return f"{models}, {cap}{_policies(route)}{limits}"
+
+
+def _policies(route: RouteConfig) -> str:
+    """All others that the file asks for, in the order in which they decide."""
+    sections = {
+        "shape": route.shape,
+        "agent": route.agent,
+        "semantic cache": route.cache.semantic,
+        "route": route.route,
+        "history": route.history,
+        "input": route.input,
+        "dedup": route.dedup,
+    }
+    return "".join(f", {name} ({section.mode})" for name, section in sections.items() if section)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ routes:
   routed: {model: ours, route: {rules: [{script: han, model: large}]}}
   free: {model: large, limits: {requests_per_minute: 60, budget_tokens: 1000000}}
 """
+FILE = Path(__file__).parents[2] / "fewer.yaml"
 
 
 @pytest.fixture
@@ -45,7 +47,7 @@ def test_a_good_file_is_summed_up(config: Path, capsys: pytest.CaptureFixture[st
         "model     far: our engine at ws://10.0.0.1:8090/v1/engine",
         f"model     script: plays {folder}/script.json, falls back to large",
         "route     chat: ours, budget 1,512 tokens (active)",
-        "route     routed: ours or large, no budget",
+        "route     routed: ours or large, no budget, route (active)",
         "route     free: large, no budget, at most 60 requests/min, 1,000,000 tokens/month",
         "alias     gpt-4o-mini: chat",
         "default   none: every request must name its model",
@@ -65,12 +67,39 @@ def test_a_mistake_is_one_line_with_file_line_and_key(
 
 
 def test_the_file_that_make_serve_uses_is_good(capsys: pytest.CaptureFixture[str]) -> None:
-    path = Path(__file__).parents[2] / "fewer.yaml"
-    assert main(["check", "--config", str(path)]) == 0
+    assert main(["check", "--config", str(FILE)]) == 0
     shown = capsys.readouterr().out
     assert "port 8080, 1 worker\n" in shown
-    assert "route     chat: smollm2-135m, budget 512 tokens (active)" in shown
+    assert "route     chat: smollm2-135m, budget 512 tokens (active), history (active)\n" in shown
     assert shown.endswith("The configuration is good.\n")
+
+
+def test_all_that_it_shows_commented_is_right_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without the router, a file that only training makes."""
+    (tmp_path / "schemas").mkdir()
+    (tmp_path / "schemas/invoice.json").write_text('{"type": "object"}')
+    setting = re.compile(r"^( *)# ( *(?:\w[\w-]*:(?: |$)|- ).*)$", re.MULTILINE)
+    head, rest = FILE.read_text("utf-8").split("\nserver:")
+    rest, count = setting.subn(r"\1\2", rest)
+    assert count > 60
+    rest = re.sub(r"^ *(router|strong_share):.*\n", "", rest, flags=re.MULTILINE)
+    path = tmp_path / "fewer.yaml"
+    path.write_text(f"{head}\nserver:{rest}", "utf-8")
+    assert main(["check", "--config", str(path)]) == 0, capsys.readouterr().err
+    assert (
+        "smollm2-135m or large, budget 512 tokens (active), shape (active), agent (active), "
+        "semantic cache (shadow), route (active), history (active), input (active), dedup (shadow)"
+    ) in capsys.readouterr().out
+
+
+def test_who_listens_to_everybody_wants_keys(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config.write_text(CONFIG.replace("port: 9000", "host: 0.0.0.0, port: 9000"))
+    assert main(["check", "--config", str(config)]) == 0
+    assert "listens   0.0.0.0 port 9000, 2 workers, only with keys\n" in capsys.readouterr().out
 
 
 def test_a_window_that_the_file_has_not_got_is_found(
