@@ -21,6 +21,14 @@ def offers_tools(request: Request) -> bool:
     return bool(request.tools) or bool(request.parameters.get("functions"))
 
 
+def may_call(request: Request) -> bool:
+    """May the answer be the call of a tool, by either name?"""
+    functions, choice = (request.parameters.get(n) for n in ("functions", "function_call"))
+    return bool(
+        (request.tools and request.tool_choice != "none") or (functions and choice != "none")
+    )
+
+
 def may_think(request: Request) -> bool:
     """Unless the client says, in OpenAI's words or in those of the servers that have Qwen's
     template, that the model is not to."""
@@ -35,5 +43,4 @@ def must_be_whole(request: Request) -> bool:
     form = request.parameters.get("response_format")
     kind = form.get("type", "text") if isinstance(form, dict) else "text"
     formed = kind != "text" or any(request.parameters.get(name) for name in STRUCTURE_NAMES)
-    formed = formed or request.schema is not None
-    return formed or (bool(request.tools) and request.tool_choice != "none")
+    return formed or request.schema is not None or may_call(request)

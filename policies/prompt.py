@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from policies.counting import message_tokens, text_tokens
 from policies.features import abridged
+from policies.forms import offers_tools
 from policies.request import Request
 
 Per = Literal["conversation", "turn"]
@@ -49,8 +50,7 @@ class Prompt:
     def has_tools(self) -> bool:
         """Are tools offered, or were any called? In the last step of a loop some clients offer
         none."""
-        called = (m.get("role") == "tool" or m.get("tool_calls") for m in self._request.messages)
-        return bool(self._request.tools) or any(called)
+        return offers_tools(self._request) or any(map(_is_of_tools, self._request.messages))
 
     @property
     def has_images(self) -> bool:
@@ -63,6 +63,11 @@ def _up_to_deciding(messages: Sequence[Message], per: Per) -> Sequence[Message]:
     if not places:
         return messages
     return messages[: (places[0] if per == "conversation" else places[-1]) + 1]
+
+
+def _is_of_tools(message: Message) -> bool:
+    called = message.get("tool_calls") or message.get("function_call")
+    return bool(called) or message.get("role") == "tool"
 
 
 def _text_of(message: Message) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -59,8 +59,9 @@ def chunks_of(request: Request) -> list[Chunk]:
 def without(request: Request, chunks: Collection[Chunk]) -> Request:
     """`request` less these of its chunks; all else is as it was, and in its order."""
     messages = list(request.messages)
-    for place in sorted({chunk.message for chunk in chunks if chunk.message is not None}):
-        messages[place] = _cut(messages[place], [c for c in chunks if c.message == place])
+    in_messages = _grouped((chunk.message, chunk) for chunk in chunks)
+    for place, own in in_messages.items():
+        messages[place] = _cut(messages[place], own)
     left_out = {chunk.part for chunk in chunks if chunk.message is None}
     if not left_out:
         return replace(request, messages=messages)
@@ -142,10 +143,17 @@ def _cut(message: Message, chunks: list[Chunk]) -> Message:
     if isinstance(content, str):
         return {**message, "content": _cut_text(content, chunks)}
     parts = list(content)
-    for place in sorted({chunk.part for chunk in chunks if chunk.part is not None}):
-        own = [chunk for chunk in chunks if chunk.part == place]
+    for place, own in _grouped((chunk.part, chunk) for chunk in chunks).items():
         parts[place] = {**parts[place], "text": _cut_text(parts[place]["text"], own)}
     return {**message, "content": parts}
+
+
+def _grouped(placed: Iterable[tuple[int | None, Chunk]]) -> dict[int, list[Chunk]]:
+    groups: dict[int, list[Chunk]] = {}
+    for place, chunk in placed:
+        if place is not None:
+            groups.setdefault(place, []).append(chunk)
+    return groups
 
 
 def _cut_text(text: str, chunks: list[Chunk]) -> str:

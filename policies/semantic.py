@@ -17,6 +17,7 @@ from policies.base import Mode, Policy
 from policies.cache import why_unrepeatable
 from policies.context import Context
 from policies.decision import Decision, keep
+from policies.forms import may_call
 from policies.prompt import Prompt
 from policies.reading import MAX_CHARS
 from policies.request import Request
@@ -64,7 +65,7 @@ class SemanticCachePolicy(Policy):
             return "it does not end with a text of the user's"
         if len(text) > MAX_CHARS:
             return "its last text is too long"
-        if request.tools and request.tool_choice != "none":
+        if may_call(request):
             return "tools may be called"
         if Prompt(request, "turn").has_images:
             return "it has images"

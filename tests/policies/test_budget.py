@@ -139,6 +139,7 @@ def test_of_the_clients_soft_limit_and_ours_the_lesser_holds(
         {"parameters": {"guided_json": {"type": "object"}}},
         {"parameters": {"grammar": "root ::= x"}},
         {"tools": [{"type": "function", "function": {"name": "f"}}]},
+        {"parameters": {"functions": [{"name": "f"}]}},
     ],
 )
 def test_an_answer_that_must_be_whole_gets_no_soft_limit_of_ours(fields: dict[str, Any]) -> None:

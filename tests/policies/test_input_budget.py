@@ -3,6 +3,7 @@ retrieved texts left out to get there."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -211,3 +212,11 @@ def test_the_limit_holds_in_the_control_arm_and_nothing_is_left_out(
 def test_tags_by_the_thousand_take_no_time() -> None:
     for text in ("<doc>" * 50_000, "<doc " * 50_000, "<doc></doc>" * 20_000):
         assert decided(chat([user(text)]), 9).action in ("refuse", "rewrite")
+
+
+def test_texts_in_thousands_of_messages_take_no_time() -> None:
+    text = "".join(f"<doc>text {i}</doc>" for i in range(20))
+    request = chat([*(user(text) for _ in range(3000)), user("What is a text?")])
+    begun_s = time.thread_time()
+    assert decided(request, 100_000).action == "rewrite"
+    assert time.thread_time() - begun_s < 4

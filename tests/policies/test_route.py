@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -65,6 +65,8 @@ def decided(policy: RoutePolicy, request: Request) -> Decision:
     ("rule", "request_", "other"),
     [
         ({"has": ("tools",)}, chat(user("a"), tools=LOOK), chat(user("a"))),
+        ({"has": ("tools",)}, chat(user("a"), parameters={"functions": [1]}), chat(user("a"))),
+        ({"has": ("tools",)}, chat(user("a"), {"function_call": {"name": "f"}}), chat(user("a"))),
         ({"has": ("code",)}, chat(user("```\nx\n```")), chat(user("x; y"))),
         ({"min_tokens": 100}, chat(user("很长" * 50)), chat(user("长"))),
         ({"max_tokens": 50}, chat(user("short")), chat(user("long " * 100))),
@@ -237,6 +239,7 @@ def test_by_turn_the_latest_message_decides() -> None:
     assert decided(learned(per="turn"), chat(*messages, CALL, RESULT)).models == ("large",)
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(
     st.lists(
         st.fixed_dictionaries(

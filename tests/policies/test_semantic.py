@@ -32,6 +32,7 @@ def test_a_deterministic_text_is_compared() -> None:
     [
         ({"parameters": {}}, "neither temperature nor seed"),
         ({"tools": TOOLS}, "tools may be called"),
+        ({"parameters": {"seed": 1, "functions": TOOLS}}, "tools may be called"),
         ({"messages": []}, "text of the user's"),
         ({"messages": [ASKED, {"role": "assistant", "content": "5"}]}, "text of the user's"),
         ({"messages": [{"role": "user", "content": " "}]}, "text of the user's"),
