@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
 from functools import partial
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -34,7 +35,7 @@ from gateway.route_policies import policies_of
 from gateway.routes import Route, Routes
 from gateway.routing.cascades import Cascades, Put
 from gateway.routing.plan import Plan, plan_of
-from gateway.sampling import SamplingDefaults
+from gateway.sampling import SamplingDefaults, recommended
 from gateway.shaping import degraded
 from gateway.stores.ledger import LedgerStore
 from gateway.telemetry.metrics import Metrics
@@ -177,14 +178,16 @@ class Pipeline:
         return await self._sharing.stream(asked, begin, visit)
 
     def _key(self, route: Route, plan: Plan, tenant: Tenant, request: Request) -> bytes:
-        models = [_identity(name, self._config.models[name]) for name in plan.models]
+        models = [_identity(name, self._config.models[name], route) for name in plan.models]
         return key_of(request, salt=tenant.salt, route=route.name, models=[*models, plan.terms])
 
 
-def _identity(name: str, model: ModelConfig) -> list[str | None]:
+def _identity(name: str, model: ModelConfig, route: Route) -> list[Any]:
     """What answers change with: where they come from, not how we get there."""
     sources = (model.gguf, model.engine, model.openai, str(model.scripted))
-    return [name, *sources, model.model, model.schemas, model.reasoning_field]
+    # The request has the first model's sampling in it; another that answers has its own.
+    sampling = sorted(recommended(model, route).items())
+    return [name, *sources, model.model, model.schemas, model.reasoning_field, sampling]
 
 
 def _is_uncut(request: Request, route: Route) -> bool:

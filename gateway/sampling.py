@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gateway.config import Config, SamplingConfig
+from gateway.config import Config, ModelConfig, SamplingConfig
 from gateway.routes import Route
 from policies.request import Request
 
@@ -26,7 +26,7 @@ class SamplingDefaults:
         self._by_model = {
             model: {
                 name: value
-                for name, value in _recommended(config, route, model).items()
+                for name, value in recommended(config.models[model], route).items()
                 if name not in said
             }
             for model in route.models
@@ -55,8 +55,9 @@ class SamplingDefaults:
         return replace(request, parameters=own | kept)
 
 
-def _recommended(config: Config, route: Route, model: str) -> dict[str, Any]:
-    return _given(config.models[model].sampling) | _given(route.config.sampling)
+def recommended(model: ModelConfig, route: Route) -> dict[str, Any]:
+    """What this model is asked with on this route where the client does not say."""
+    return _given(model.sampling) | _given(route.config.sampling)
 
 
 def _given(sampling: SamplingConfig | None) -> dict[str, Any]:

@@ -19,6 +19,9 @@ from gateway.config import (
     ExactCacheConfig,
     RouteCacheConfig,
     RouteConfig,
+    RoutingConfig,
+    RuleConfig,
+    SamplingConfig,
     Secret,
 )
 from gateway.stores.keys import KeyStore
@@ -397,6 +400,18 @@ async def test_answers_outlast_an_exchange_and_a_changed_model_has_its_own(serve
     assert await source(gateway, **GREEDY) == "hit"
     changed = replace(gateway.config.models["one"], model="another")
     gateway.exchange(replace(gateway.config, models={"one": changed}))
+    assert await source(gateway, **GREEDY) == "miss"
+
+
+async def test_the_sampling_of_whichever_model_answers_is_in_the_key(serve: Serve) -> None:
+    """The request holds that of the route's own model, and a rule may have chosen another."""
+    rules = RoutingConfig(rules=(RuleConfig("two"),), holdout=0.0)
+    config = with_route(scripted_config("one", "two"), model="one", route=rules)
+    backends = {name: ScriptedBackend(name, SLOW) for name in ("one", "two")}
+    gateway: Gateway = await serve(config, backends)
+    assert [await source(gateway, **GREEDY) for _ in range(2)] == ["miss", "hit"]
+    changed = replace(config.models["two"], sampling=SamplingConfig(repetition_penalty=1.3))
+    gateway.exchange(replace(config, models=config.models | {"two": changed}))
     assert await source(gateway, **GREEDY) == "miss"
 
 
