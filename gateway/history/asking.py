@@ -102,7 +102,7 @@ class Asking:
     ) -> bool:
         # A long prompt takes its time, which nobody else waits for.
         request = await asyncio.to_thread(_as_continued, child.request, later, context)
-        text = await self._text(request, verdict, context, _own_route(route), parent)
+        text = await self._text(request, verdict, context, _route_of(route, parent), parent)
         record = child.record_of(text)
         if record is None:
             return False
@@ -141,12 +141,15 @@ def _as_continued(request: Request, later: Sequence[Verdict], context: Context) 
     return request
 
 
-def _own_route(route: Route) -> Route:
-    """With the model that is set for children, if one is."""
+def _route_of(route: Route, parent: Visit) -> Route:
+    """With the model that is set for children, or else first the one that has answered: the
+    conversation is in its prefix cache."""
     history = route.config.history
-    if history is None or history.model is None:
+    if history is not None and history.model is not None:
+        return replace(route, candidates=(history.model,))
+    if parent.model not in route.models:
         return route
-    return replace(route, candidates=(history.model,))
+    return replace(route, candidates=tuple(dict.fromkeys((parent.model, *route.candidates))))
 
 
 def _visit_of(verdict: Verdict, route: Route, parent: Visit) -> Visit:

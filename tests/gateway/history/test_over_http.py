@@ -19,6 +19,8 @@ from gateway.config import (
     HistoryConfig,
     LimitsConfig,
     RouteConfig,
+    RoutingConfig,
+    RuleConfig,
     Secret,
 )
 from gateway.stores.keys import KeyStore
@@ -203,6 +205,16 @@ async def test_a_model_of_its_own_may_write_the_record(serve: Serve) -> None:
     await talking.turn(talk(7))
     await talking.finished("kept")
     assert len(backends["one"].calls) == len(backends["two"].calls) == 1
+
+
+async def test_else_the_one_that_has_answered_writes_it(serve: Serve) -> None:
+    """The conversation is in its prefix cache, not in that of the route's own model."""
+    backends = {name: ScriptedBackend(name, SCRIPT) for name in ("one", "two")}
+    routing = RoutingConfig(rules=(RuleConfig("two"),), holdout=0.0)
+    talking = Talking(await serve(config(route=routing), backends))
+    await talking.turn(talk(7))
+    await talking.finished("kept")
+    assert (len(backends["one"].calls), len(backends["two"].calls)) == (0, 2)
 
 
 async def test_the_prompt_of_a_child_is_made_as_that_of_its_parent(serve: Serve) -> None:
