@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from engine.protocol.errors import ContextLengthExceeded, FewerError, ServiceError
+from engine.protocol.errors import InvalidRequest, ServiceError
 from gateway.attempts import Attempts
 from gateway.backends.base import Backend, Call, Stream
 from gateway.config import Config
@@ -94,10 +94,9 @@ class Cascades:
                 stream = await self._attempt(put, call, (model,))
         except TimeoutError:
             return _Tried("failed")
-        except FewerError as error:
-            if isinstance(error, ServiceError | ContextLengthExceeded):
-                return _Tried("failed")
-            raise
+        except (ServiceError, InvalidRequest):
+            # What it was asked is not all the client's: it may refuse to tell logprobs.
+            return _Tried("failed")
         trial = Trial(stream, beginning.cascade, due_s)
         trying = Trying(model, put.parent, put.context, self._ledger, self._models)
         shown = False

@@ -319,11 +319,19 @@ async def test_who_has_no_room_in_time_is_not_waited_for() -> None:
     assert run.counted("failed")
 
 
+WRONG: dict[str, Any] = {"steps": [{"refuse": {"code": "invalid_value", "message": "Wrong."}}]}
+
+
 async def test_a_fault_of_the_request_is_the_clients() -> None:
-    run = Run({"steps": [{"refuse": {"code": "invalid_value", "message": "Wrong."}}]})
     with pytest.raises(InvalidRequest, match="Wrong"):
-        await run.events()
-    assert not run.strong.calls
+        await Run(WRONG, WRONG).events()
+
+
+async def test_a_model_that_may_not_tell_logprobs_refuses_no_client() -> None:
+    """OpenAI's reasoning models answer 400 to a field that the client never sent."""
+    run = Run(WRONG)
+    assert text_of(await run.events()) == "巴黎。"
+    assert run.counted("failed")
 
 
 async def test_a_client_that_leaves_during_the_trial_cancels_it() -> None:
