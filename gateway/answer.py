@@ -55,6 +55,7 @@ class Answer:
         self._transformers = _transformers(request, verdicts, context)
         self._legibility = Legibility.of(request)
         self._ended = False
+        self._given_tokens = 0
         self.degraded: dict[str, str] = {}
         self.afterwards: Callable[[], None] | None = None
 
@@ -74,6 +75,8 @@ class Answer:
             model = "" if self._visit.reused else self._visit.model
             self._meter = Meter(self._metrics, self._route, model, self._visit.begun_s)
         self._meter.observe(events)
+        if self._visit.reused:
+            self._given_tokens = self._meter.seen_tokens
         if events and is_terminal(events[-1]):
             self._note(events[-1])
             await self._settle_limits()
@@ -114,10 +117,14 @@ class Answer:
             await reservation.settle(spent, self._account.dollars(spent))
 
     def _spent(self) -> Spent:
-        """On this request."""
+        """On this request. What came while another one led was that one's, with the prompt: it has
+        paid for it when it leaves."""
         if self._meter is None or self._visit.reused:
             return Spent()
-        return self._meter.spent(partial(prompt_tokens, self.request))
+        spent = self._meter.spent(partial(prompt_tokens, self.request))
+        if not self._given_tokens:
+            return spent
+        return Spent(0, max(0, spent.completion_tokens - self._given_tokens), spent.estimated)
 
     def _transformed(self, events: list[StreamEvent]) -> list[StreamEvent]:
         for transformer in self._transformers:
@@ -134,7 +141,7 @@ class Answer:
 
     def settle(self, error: BaseException | None) -> None:
         """Meter, tell the policies, book it, and leave the numbers for the access log."""
-        visit, timing = self._visit, Timing()
+        visit, timing, spent = self._visit, Timing(), self._spent()
         if self._meter is not None:
             visit.spent = self._meter.settle(partial(prompt_tokens, self.request))
             timing = self._meter.timing
@@ -152,9 +159,8 @@ class Answer:
             outcome = Outcome(code, visit.spent.completion_tokens, timing.cut, verdict.arm)
             verdict.policy.settled(self._context, outcome)
         if visit.reservation is not None:
-            spent = self._spent()
             visit.reservation.settle_later(spent, self._account.dollars(spent))
-        self._account.close(self.request, self._verdicts, timing, code)
+        self._account.close(self.request, self._verdicts, spent, timing, code)
         if code is None and self.afterwards is not None:
             self.afterwards()
 

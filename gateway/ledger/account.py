@@ -46,13 +46,16 @@ class Account:
             self._opened = model, self._ledger.machine(model).enter()
 
     def close(
-        self, request: Request, verdicts: list[Verdict], timing: Timing, error: str | None
+        self,
+        request: Request,
+        verdicts: list[Verdict],
+        spent: Spent,
+        timing: Timing,
+        error: str | None,
     ) -> None:
-        """Book it. `request` as the model got it; the visit knows what was spent."""
+        """Book it. `request` as the model got it; spent: of what the visit knows of its answer"""
         visit, used = self._visit, self._visit.spent
         came = verdicts[0].before if verdicts else request
-        spent = Spent() if visit.reused else used
-        prompt = spent.prompt_tokens
         entry = Entry(
             time_s=time.time(),
             route=self._context.route,
@@ -61,11 +64,11 @@ class Account:
             conversation=self._context.conversation,
             error=error,
             cut=timing.cut,
-            origins=origins_of(request, prompt),
-            prompt_tokens=prompt,
+            origins=origins_of(request, spent.prompt_tokens),
+            prompt_tokens=spent.prompt_tokens,
             completion_tokens=spent.completion_tokens,
             cached_tokens=timing.cached_tokens,
-            reused_tokens=used.prompt_tokens + used.completion_tokens if visit.reused else 0,
+            reused_tokens=used.tokens - spent.tokens,
             estimated=used.estimated,
             first_token_s=timing.first_token_s,
             per_token_s=timing.per_token_s,

@@ -58,4 +58,4 @@ class Trying:
         dollars = self._account.dollars(spent)
         if self._parent.reservation is not None:
             self._parent.reservation.charge(spent, dollars)
-        self._account.close(request, [verdict], Timing(), None)
+        self._account.close(request, [verdict], spent, Timing(), None)

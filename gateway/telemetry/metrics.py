@@ -42,6 +42,10 @@ class Spent(msgspec.Struct, frozen=True):
     completion_tokens: int = 0
     estimated: bool = False
 
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
 
 class Timing(msgspec.Struct, frozen=True):
     """How one answer came.
@@ -250,6 +254,11 @@ class Meter:
             self._inter_token.observe((now_s - self._last_s) / tokens)
         self._seen_tokens += tokens
         self._last_s = now_s
+
+    @property
+    def seen_tokens(self) -> int:
+        """Of the output, so far."""
+        return self._seen_tokens
 
     @property
     def timing(self) -> Timing:

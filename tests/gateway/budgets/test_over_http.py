@@ -17,7 +17,7 @@ from gateway.config import BudgetConfig, Config, LimitsConfig, Price, RouteConfi
 from gateway.stores.keys import KeyStore
 from gateway.tenants import Tenants
 from tests.fakes.redis_server import RedisServer, redis_server
-from tests.fakes.serving import Gateway, Serve, scripted_config
+from tests.fakes.serving import Gateway, Serve, post, scripted_config
 
 GREEDY: dict[str, Any] = {"temperature": 0}
 SCRIPT: dict[str, Any] = {"steps": [{"text": "x", "repeat": 20}], "prompt_tokens": 60}
@@ -209,6 +209,28 @@ async def test_who_joins_pays_nothing_and_who_leads_all(serve: Serve) -> None:
     await asyncio.gather(*(gateway.chat(messages=SIXTY, **GREEDY) for _ in range(3)))
     assert len(gateway.scripted.calls) == 1
     assert await used(gateway) == 80
+
+
+async def test_who_goes_on_after_the_leader_pays_for_the_rest(serve: Serve) -> None:
+    steps = [{"text": "x", "repeat": 10}, {"delay_s": 0.3, "text": "x"}, {"text": "x", "repeat": 9}]
+    halves = {"steps": [{"accepted": 60}, *steps], "prompt_tokens": 60}
+    gateway: Gateway = await serve(limited(Limits(tokens_per_minute=1000), cap=50), halves)
+    body = {"model": "chat", "messages": SIXTY, "stream": True} | GREEDY
+    pair = [
+        await gateway.raw(post("/v1/chat/completions", json.dumps(body).encode())) for _ in "12"
+    ]
+    for reader, _ in pair:
+        for _ in range(10):
+            await reader.readuntil(b'"content":"x"')
+    pair[0][1].close()
+    rest = await pair[1][0].readuntil(b"data: [DONE]")
+    assert rest.count(b'"content":"x"') == 10
+    assert len(gateway.scripted.calls) == 1
+    assert await used(gateway) == 80
+    (row,) = (await gateway.client.get("/v1/ledger")).json()["routes"]
+    assert (row["requests"], row["prompt_tokens"], row["completion_tokens"]) == (2, 60, 20)
+    assert row["reused_tokens"] == 70
+    pair[1][1].close()
 
 
 async def test_who_leaves_pays_for_what_was_made(serve: Serve) -> None:
