@@ -17,6 +17,8 @@ from typing import Any
 
 import msgspec
 
+from policies.request import Request
+
 VERSION = 1
 """Goes up with every change of what anything here returns: cuts move with it."""
 
@@ -77,6 +79,15 @@ def message_tokens(message: dict[str, Any]) -> int:
     for name in ("tool_calls", "function_call"):
         if calls := message.get(name):
             tokens += json_tokens(calls)
+    return tokens
+
+
+def request_tokens(request: Request) -> int:
+    """Of everything that a model has to read, all prompts together."""
+    tokens = sum(map(message_tokens, request.messages))
+    tokens += sum(text_tokens(p) if isinstance(p, str) else len(p) for p in request.prompts)
+    for value in (request.tools, request.parameters.get("documents")):
+        tokens += json_tokens(value) if value else 0
     return tokens
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from policies.base import Mode, Policy
 from policies.context import Context
-from policies.counting import json_tokens, message_tokens, text_tokens
+from policies.counting import request_tokens, text_tokens
 from policies.decision import Decision, PromptTokens, keep, refuse, rewrite
 from policies.ranking import ranked
 from policies.request import Request
@@ -74,15 +74,6 @@ class InputPolicy(Policy):
             # A text counts up to a token more by itself than as a part of a longer one.
             excess_tokens -= max(0, text_tokens(chunks[place].text) - 1)
         return sorted(left_out)
-
-
-def request_tokens(request: Request) -> int:
-    """Of everything that a model has to read."""
-    tokens = sum(map(message_tokens, request.messages))
-    tokens += sum(text_tokens(p) if isinstance(p, str) else len(p) for p in request.prompts)
-    for value in (request.tools, request.parameters.get("documents")):
-        tokens += json_tokens(value) if value else 0
-    return tokens
 
 
 def _refusal(route: str, before: int, after: int, limit: int) -> str:

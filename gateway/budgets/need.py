@@ -14,7 +14,7 @@ from gateway.estimate import input_tokens
 from gateway.routes import Route
 from gateway.stores.budget import MAX_AMOUNT
 from gateway.telemetry.metrics import Spent
-from policies.counting import json_tokens, message_tokens, text_tokens
+from policies.counting import request_tokens
 from policies.request import Request
 
 UNCAPPED_OUTPUT_TOKENS = 4096
@@ -43,7 +43,7 @@ class Need(msgspec.Struct, frozen=True):
 def need_of(request: Request, route: Route, config: Config) -> Need:
     """The prompt by estimate, and what all choices may produce; money by the dearest model that
     may come to answer."""
-    prompt_tokens = _prompt_tokens(request)
+    prompt_tokens = request_tokens(request)
     cap = request.most_tokens
     if cap is None:
         window = config.window(route.candidates[0])
@@ -80,14 +80,6 @@ def _nanodollars(need: Need, prices: Iterable[Price | None]) -> int:
         cost = 1 if price.machine_hour is not None else math.ceil(thousandths * 1000)
         most = max(most, cost)
     return min(most, MAX_AMOUNT)
-
-
-def _prompt_tokens(request: Request) -> int:
-    tokens = sum(map(message_tokens, request.messages))
-    tokens += json_tokens(request.tools) if request.tools else 0
-    for prompt in request.prompts:
-        tokens += text_tokens(prompt) if isinstance(prompt, str) else len(prompt)
-    return tokens
 
 
 def _count(value: Any) -> int:

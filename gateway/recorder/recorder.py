@@ -22,9 +22,10 @@ from gateway.config import RecorderConfig
 from gateway.ledger.entry import Entry
 from gateway.recorder.files import RotatedFile
 from gateway.recorder.line import FORMAT, Ended, Line, encode
-from gateway.recorder.sizes import Measuring, allowed_tokens, request_tokens
+from gateway.recorder.sizes import Measuring, allowed_tokens
 from gateway.telemetry.metrics import Metrics
 from gateway.visit import Visit
+from policies.counting import request_tokens
 from policies.holdout import conversation_of
 from policies.request import Request
 

@@ -16,7 +16,7 @@ from gateway.deciding import Deciding
 from gateway.ledger.ledger import Ledger
 from gateway.recorder.line import Line
 from gateway.recorder.reuse import Reuse
-from gateway.recorder.sizes import allowed_tokens, request_tokens
+from gateway.recorder.sizes import allowed_tokens
 from gateway.recorder.standin import request_of
 from gateway.recorder.tally import Missing, PolicyTally, Result, RouteTally, Sums
 from gateway.route_policies import policies_of
@@ -30,6 +30,7 @@ from policies.budget import BudgetPolicy
 from policies.cache import ExactCachePolicy, key_of
 from policies.coalesce import CoalescePolicy
 from policies.context import Context
+from policies.counting import request_tokens
 from policies.history import HistoryPolicy
 from policies.input_budget import InputPolicy
 from policies.request import Request

@@ -70,13 +70,6 @@ class Measuring:
         return digest.hexdigest()
 
 
-def request_tokens(request: Request) -> int:
-    """Of its prompt, tools included, as `policies.counting` counts them."""
-    tokens = sum(map(message_tokens, request.messages))
-    tokens += sum(text_tokens(p) if isinstance(p, str) else len(p) for p in request.prompts)
-    return tokens + (json_tokens(request.tools) if request.tools else 0)
-
-
 def allowed_tokens(request: Request) -> int | None:
     """Of output, all choices together; None for no limit."""
     most = request.most_tokens

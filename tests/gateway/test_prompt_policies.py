@@ -25,11 +25,10 @@ from gateway.telemetry.metrics import Metrics
 from gateway.tenants import OPEN
 from gateway.visit import Visit
 from policies.context import Context
-from policies.counting import VERSION
+from policies.counting import VERSION, request_tokens
 from policies.dedup import DedupPolicy
 from policies.history import HistoryPolicy
 from policies.holdout import epoch_of
-from policies.input_budget import request_tokens
 from policies.request import Request
 from policies.summary import SummaryPolicy
 from policies.tiers import TieredPolicy

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.context import Context
+from policies.counting import request_tokens
 from policies.decision import Decision, PromptTokens
-from policies.input_budget import CODE, InputPolicy, request_tokens
+from policies.input_budget import CODE, InputPolicy
 from policies.request import Request
 from tests.fakes.conversations import Message, chat, conversations, user
 

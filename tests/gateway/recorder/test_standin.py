@@ -9,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gateway.recorder.sizes import request_tokens
 from gateway.recorder.standin import request_of
 from policies.agent import AgentPolicy, is_typed, run_of
 from policies.budget import BudgetPolicy
 from policies.cache import key_of, why_unrepeatable
 from policies.context import Context
-from policies.counting import message_tokens
+from policies.counting import message_tokens, request_tokens
 from policies.decision import Decision
 from policies.history import HistoryPolicy
 from policies.request import Request
