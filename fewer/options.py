@@ -14,7 +14,15 @@ if TYPE_CHECKING:
     from gateway.config import Config, RouteConfig
     from gateway.source import Source
 
+    Actions = argparse._SubParsersAction[argparse.ArgumentParser]
+
 DEFAULT_ENGINE_PORT = 8090
+
+
+def add_action(actions: Actions, name: str, summary: str) -> argparse.ArgumentParser:
+    """A command below another, or the program; its own help says what their list says of it."""
+    description = f"{summary[0].upper()}{summary[1:]}."
+    return actions.add_parser(name, help=summary, description=description)
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:

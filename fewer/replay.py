@@ -58,7 +58,8 @@ def _show(result: Result) -> None:
     # In a pipe every row stays on one line, for grep and awk.
     width = None if sys.stdout.isatty() else 200
     console = Console(highlight=False, markup=False, width=width)
-    console.print(f"{result.requests:,} requests, {result.unreadable:,} lines that are none")
+    lost = f"; {result.unreadable:,} lines are no records of any" if result.unreadable else ""
+    console.print(f"{result.requests:,} requests{lost}")
     for route in result.routes:
         _print(console, _route_table(route))
     if result.policies:

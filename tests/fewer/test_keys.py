@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine.protocol.errors import Unauthenticated
+from fewer import key_limits
 from fewer.main import main
 from gateway.budgets.limits import Limits
 from gateway.stores.budget import Take
@@ -234,6 +236,14 @@ def test_usage_is_read_from_the_store(
     config.write_text(CONFIG + "limits: {store: memory}\n")
     assert keys(config, "usage") != 0
     assert "GET /v1/admin/usage" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [(0, "0s"), (59.2, "1m0s"), (86_400, "24h0m0s"), (86_401, "1d1h"), (math.inf, "never")],
+)
+def test_how_long_until_all_is_there_again(seconds: float, told: str) -> None:
+    assert key_limits.until(seconds) == told
 
 
 async def spend(budgets: SqliteBudgetStore, take: Take) -> None:

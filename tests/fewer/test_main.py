@@ -50,6 +50,24 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
     assert f"fewer {name}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["keys", "list"], "Show all keys; never their secrets."),
+        (["keys", "limit"], "Set what a key or a tenant may use; without limits, lift them."),
+        (["models", "add"], "Register a GGUF file; it stays where it is."),
+        (["route", "train"], "Learn which prompts need the stronger of two models."),
+    ],
+)
+def test_so_does_every_action(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--help"])
+    assert ended.value.code == 0
+    assert told in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("words", [["sreve"], ["serve", "--prot", "1"], ["chat", "stray"]])
 def test_wrong_usage_ends_with_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -46,7 +46,7 @@ def test_it_shows_what_would_change(
         shown.append(capsys.readouterr().out)
     assert shown[0] == shown[1]
     lines = [" ".join(line.split()) for line in shown[0].splitlines()]
-    assert lines[0] == "2 requests, 1 lines that are none"
+    assert lines[0] == "2 requests; 1 lines are no records of any"
     assert "completion tokens, at most 40 5 -87.5%" in lines
     assert "chat budget active 1 0 0 1 0 40 to 5 0" in lines
     assert "not replayed: dedup of chat: it needs content, which was not recorded" in lines
