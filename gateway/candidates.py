@@ -8,9 +8,8 @@ from engine.protocol.errors import InvalidRequest
 from gateway.backends.base import Backend
 from gateway.config import Config
 from gateway.estimate import conversation_tokens, input_tokens
+from policies.prompt import is_image
 from policies.request import Request
-
-_IMAGE_PARTS = ("image_url", "input_image", "image")
 
 
 def fitting(
@@ -57,6 +56,6 @@ def _image_place(request: Request) -> str | None:
     for index, message in enumerate(request.messages):
         content = message.get("content")
         for place, part in enumerate(content if isinstance(content, list) else ()):
-            if isinstance(part, dict) and part.get("type") in _IMAGE_PARTS:
+            if is_image(part):
                 return f"messages[{index}].content[{place}]"
     return None

@@ -10,13 +10,12 @@ from policies.counting import message_tokens, text_tokens
 from policies.features import abridged
 from policies.forms import offers_tools
 from policies.request import Request
+from policies.turns import Message, text_of
 
 Per = Literal["conversation", "turn"]
 """Whose message decides: the user's first one, or the user's latest."""
 
 _IMAGE_PARTS = ("image_url", "input_image", "image")
-
-Message = dict[str, Any]
 
 
 class Prompt:
@@ -35,7 +34,7 @@ class Prompt:
             first = self._request.prompts[0]
             return abridged(first) if isinstance(first, str) else ""
         last = self._messages[-1] if self._messages else {}
-        return abridged(_text_of(last)) if last.get("role") == "user" else ""
+        return abridged(text_of(last)) if last.get("role") == "user" else ""
 
     @cached_property
     def tokens(self) -> int:
@@ -70,16 +69,11 @@ def _is_of_tools(message: Message) -> bool:
     return bool(called) or message.get("role") == "tool"
 
 
-def _text_of(message: Message) -> str:
-    content = message.get("content")
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list) else ()
-    texts = (part.get("text") for part in parts if isinstance(part, dict))
-    return "\n".join(text for text in texts if isinstance(text, str))
-
-
 def _has_image(message: Message) -> bool:
     content = message.get("content")
-    parts = content if isinstance(content, list) else ()
-    return any(isinstance(part, dict) and part.get("type") in _IMAGE_PARTS for part in parts)
+    return any(map(is_image, content if isinstance(content, list) else ()))
+
+
+def is_image(part: Any) -> bool:
+    """Is this part of a message an image, by any of the names that clients have for one?"""
+    return isinstance(part, dict) and part.get("type") in _IMAGE_PARTS

@@ -20,6 +20,7 @@ from policies.decision import Decision, answer, keep, rewrite
 from policies.forms import names_form, offers_tools
 from policies.instructions import with_instruction
 from policies.request import Request
+from policies.turns import text_of
 
 VERSION = 1
 """Goes up with every change of a wording: with another one it is another experiment."""
@@ -128,12 +129,6 @@ def why_no_schema(request: Request) -> str | None:
 def _is_chinese(request: Request) -> bool:
     """Is the user's first message mostly Chinese? It is the same in every turn."""
     first = next((m for m in request.messages if m.get("role") == "user"), {})
-    content = first.get("content")
-    text = (content if isinstance(content, str) else _joined(content))[-_TELLING_CHARACTERS:]
+    text = text_of(first)[-_TELLING_CHARACTERS:]
     letters = len(_LETTER.findall(text))
     return not _KANA.search(text) and 2 * len(_HAN.findall(text)) > letters
-
-
-def _joined(parts: Any) -> str:
-    found = (part.get("text") for part in parts or () if isinstance(part, dict))
-    return " ".join(text for text in found if isinstance(text, str))

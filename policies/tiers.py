@@ -8,14 +8,12 @@ that every prompt in between begins with the one before.
 
 from __future__ import annotations
 
-from typing import Any
-
 from policies import facts, record
 from policies.base import Mode
 from policies.counting import message_tokens
 from policies.facts import FACT_TOKENS
 from policies.summary import State, SummaryPolicy, Talk
-from policies.turns import Message
+from policies.turns import Message, text_of
 
 
 class TieredPolicy(SummaryPolicy):
@@ -52,15 +50,6 @@ class TieredPolicy(SummaryPolicy):
         # From the one on that was the last when the cut was due.
         first = max((place for place in asked if place < state.since), default=0)
         places = [place for place in asked if place >= first and kept[place]]
-        questions = [_text(talk.messages[place]) for place in places]
+        questions = [text_of(talk.messages[place]) for place in places]
         told = facts.chosen(state.record.facts, questions, self.facts)
         return {place: facts.told(some) for place, some in zip(places, told, strict=True) if some}
-
-
-def _text(message: Message) -> str:
-    content: Any = message.get("content")
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list) else []
-    texts = (part.get("text") for part in parts if isinstance(part, dict))
-    return "\n".join(text for text in texts if isinstance(text, str))

@@ -63,6 +63,16 @@ def is_pinned(message: Message) -> bool:
     return isinstance(metadata, dict) and metadata.get(PIN) is True
 
 
+def text_of(message: Message) -> str:
+    """All that is text of it, a line for each part."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else ()
+    texts = (part.get("text") for part in parts if isinstance(part, dict))
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
 def _unit_of_result(message: Message, unit_of_call: dict[str, int], kinds: Sequence[Kind]) -> int:
     """The unit of the call. A result of no call goes with what stands before it, if that can go."""
     call = message.get("tool_call_id")
