@@ -34,5 +34,12 @@ def parse(header: str | None) -> CacheControl:
     return CacheControl(
         "no-cache" in words,
         "no-store" in words,
-        min((int(age) if age.isdecimal() else 0 for age in ages), default=MAX_AGE_S),
+        min(map(_age_s, ages), default=MAX_AGE_S),
     )
+
+
+def _age_s(text: str) -> int:
+    if not text.isdecimal():
+        return 0
+    # Python reads no number of more than 4,300 digits.
+    return min(int(text), MAX_AGE_S) if len(text) <= 4000 else MAX_AGE_S

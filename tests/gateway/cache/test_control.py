@@ -18,6 +18,8 @@ from gateway.cache.control import ANY, CacheControl, parse
         ('max-age="60"', CacheControl(max_age_s=60)),
         ("max-age=soon", CacheControl(max_age_s=0)),
         ("max-age=-1", CacheControl(max_age_s=0)),
+        ("max-age=\u00b2", CacheControl(max_age_s=0)),
+        (f"max-age={'9' * 5000}", ANY),
         ("only-if-cached, public, max-stale=900", ANY),
     ],
 )
