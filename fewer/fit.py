@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         shape = shape_of(file, settings.executor, settings.kv_cache_dtype)
         fit = fit_machine(shape, settings, this_machine())
     _print_memory(arguments.model, fit, on_gpu=arguments.gpu is not None)
-    _print_lengths(fit)
+    _print_lengths(fit, on_gpu=arguments.gpu is not None)
     _print_verdict(fit, on_gpu=arguments.gpu is not None)
     return 0 if fit.fits else 1
 
@@ -101,7 +101,7 @@ def _print_memory(model: str, fit: Fit, *, on_gpu: bool) -> None:
     print(f"  {'KV':<12}{shape.kv_bytes_per_token / 1024:>7,.1f} KiB   per token\n")
 
 
-def _print_lengths(fit: Fit) -> None:
+def _print_lengths(fit: Fit, *, on_gpu: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -122,9 +122,11 @@ def _print_lengths(fit: Fit) -> None:
         )
     width = None if sys.stdout.isatty() else 100
     Console(highlight=False, markup=False, width=width).print(table)
+    expect = "Expect rather more." if on_gpu else "8-bit steps are quicker, a busy machine slower."
     print(
         "\nFirst token: an estimate for a prompt of that length, alone and not cached: arithmetic\n"
-        "and memory traffic at the machine's peak, whichever takes longer. Expect rather more."
+        "in 16 or 32 bit and memory traffic at the machine's peak, whichever takes longer.\n"
+        f"{expect}"
     )
 
 

@@ -45,10 +45,15 @@ def test_elsewhere_all_memory_counts(tmp_path: Path) -> None:
     assert free_memory_bytes(tmp_path) > 1 << 28
 
 
-def test_this_machine_is_measured() -> None:
+def test_this_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All the cores that a process may use, from one of them: two runs differ by their number."""
+    monkeypatch.setattr("fewer.machine.usable_cores", lambda: 1)
+    one_core = this_machine().peak_flops
+    monkeypatch.setattr("fewer.machine.usable_cores", lambda: 100)
     machine = this_machine()
     assert machine.memory_bytes > 0
     assert machine.peak_flops is not None
     assert machine.bandwidth_bytes_s is not None
-    assert machine.peak_flops > 1e8
+    assert one_core is not None
+    assert machine.peak_flops > 10 * one_core > 1e8
     assert machine.bandwidth_bytes_s > 1e8
