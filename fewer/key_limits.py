@@ -60,7 +60,16 @@ def limits_of(arguments: argparse.Namespace) -> Limits | None:
     return limits if limits.given else None
 
 
-def limit(arguments: argparse.Namespace, store: KeyStore) -> None:
+def warn_of_free_models(limits: Limits | None, config: Config) -> None:
+    """What they answer takes nothing of a budget of dollars."""
+    free = [name for name, model in config.models.items() if model.price is None]
+    if limits is not None and limits.budget_dollars is not None and free:
+        print(
+            f"These models have no price and cost none of it: {', '.join(free)}.", file=sys.stderr
+        )
+
+
+def limit(arguments: argparse.Namespace, config: Config, store: KeyStore) -> None:
     limits = limits_of(arguments)
     if arguments.tenant is not None:
         store.limit_tenant(arguments.tenant, limits)
@@ -68,6 +77,7 @@ def limit(arguments: argparse.Namespace, store: KeyStore) -> None:
         store.limit(arguments.id, limits)
     whose = f"tenant {arguments.tenant}" if arguments.tenant else f"key {arguments.id}"
     print(f"The {whose} may use from now on: {limits or 'what it likes'}.")
+    warn_of_free_models(limits, config)
 
 
 def show_usage(config: Config, store: KeyStore) -> None:

@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
             key = store.revoke(arguments.id)
             print(f"Revoked {key.id} of {key.tenant}: it is refused from now on.")
         elif arguments.action == "limit":
-            key_limits.limit(arguments, store)
+            key_limits.limit(arguments, config, store)
         elif arguments.action == "usage":
             key_limits.show_usage(config, store)
         else:
@@ -89,7 +89,7 @@ def _create(arguments: argparse.Namespace, config: Config, store: KeyStore) -> N
     expires_s = None
     if arguments.expires is not None:
         expires_s = store.clock() + arguments.expires.total_seconds()
-    first = store.is_empty()
+    first, limits = store.is_empty(), key_limits.limits_of(arguments)
     _show_once(
         store.create(
             arguments.tenant,
@@ -97,9 +97,10 @@ def _create(arguments: argparse.Namespace, config: Config, store: KeyStore) -> N
             weight=arguments.weight,
             expires_s=expires_s,
             admin=arguments.admin,
-            limits=key_limits.limits_of(arguments),
+            limits=limits,
         )
     )
+    key_limits.warn_of_free_models(limits, config)
     if first:
         print("This is the first key: from now on every request needs one.", file=sys.stderr)
 

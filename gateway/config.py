@@ -152,7 +152,7 @@ def resolve(document: Document, folder: Path, environ: Mapping[str, str]) -> Con
         check_output(document, ("routes", name), route, config)
         check_agent(document, ("routes", name), route)
         check_cache(document, ("routes", name, "cache", "semantic"), route)
-        check_limits(document, ("routes", name, "limits"), route, config)
+    check_limits(document, config)
     _check_aliases(document, config)
     return replace(
         config,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ import msgspec
 
 from engine.protocol.errors import InvalidRequest, SetupError
 from engine.protocol.sampling import Sampling
+from gateway.budgets.limits import Limits
 from gateway.config_file import Document, suggestion
 from gateway.config_policies import HistoryConfig
-from gateway.config_sections import Config, RouteConfig, SamplingConfig
+from gateway.config_sections import Config, ModelConfig, RouteConfig, SamplingConfig
 from policies.facts import FACT_TOKENS
 
 
@@ -28,17 +30,31 @@ def check_sampling(
         document.fail((*key, "sampling", name), error.message.removeprefix(f"{name} "))
 
 
-def check_limits(
-    document: Document, key: tuple[str, ...], route: RouteConfig, config: Config
+def check_limits(document: Document, config: Config) -> None:
+    """A budget of dollars needs models that cost some: all that may come to answer."""
+    _check_dollars(document, ("limits", "each_tenant"), config.limits.each_tenant, config.models)
+    for name, route in config.routes.items():
+        asked = [route.model, *route.chosen]
+        if route.history is not None and route.history.model is not None:
+            asked.append(route.history.model)
+        asked += [other for model in asked for other in config.models[model].fallback]
+        answering = {model: config.models[model] for model in asked}
+        _check_dollars(document, ("routes", name, "limits"), route.limits, answering)
+
+
+def _check_dollars(
+    document: Document,
+    key: tuple[str, ...],
+    limits: Limits | None,
+    models: Mapping[str, ModelConfig],
 ) -> None:
-    """A budget of dollars needs models that cost some."""
-    if route.limits is None or route.limits.budget_dollars is None:
+    if limits is None or limits.budget_dollars is None:
         return
-    for model in (route.model, *config.models[route.model].fallback):
-        if config.models[model].price is None:
+    for name, model in models.items():
+        if model.price is None:
             document.fail(
                 (*key, "budget_dollars"),
-                f"needs a price of the model {model}: models.{model}.price.",
+                f"needs a price of the model {name}: models.{name}.price.",
             )
 
 

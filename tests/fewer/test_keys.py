@@ -189,6 +189,8 @@ def test_limits_are_given_changed_shown_and_lifted(
 ) -> None:
     id = created(config, capsys, "--tenant", "acme", *LIMITS).split("-")[1]
     assert store.list()[0].limits == Limits(60, None, None, 2.5, "day")
+    assert keys(config, "limit", id, *LIMITS) == 0
+    assert "no price and cost none of it: small" in capsys.readouterr().err
     assert keys(config, "list") == 0
     assert "60 requests/min, $2.5/day" in capsys.readouterr().out
     assert keys(config, "limit", id, "--budget-tokens", "5000000") == 0

@@ -21,6 +21,7 @@ limits:
 models:
   small: {openai: "http://127.0.0.1:1/v1", price: {input: 1}, fallback: [large]}
   large: {openai: "http://127.0.0.1:1/v1"}
+  paid: {openai: "http://127.0.0.1:1/v1", price: {input: 1}}
 routes:
   chat: {model: small, limits: {budget_tokens: 5000000, period: day}}
 """
@@ -56,6 +57,16 @@ def test_limits_are_read(tmp_path: Path) -> None:
             "budget_tokens: 5000000",
             "budget_dollars: 5",
             "routes.chat.limits.budget_dollars: needs a price of the model large",
+        ),
+        (
+            "small, limits: {budget_tokens: 5000000",
+            "paid, route: {weak: large, strong: paid, cascade: {}}, limits: {budget_dollars: 5",
+            "routes.chat.limits.budget_dollars: needs a price of the model large",
+        ),
+        (
+            "requests_per_minute: 60",
+            "budget_dollars: 5",
+            "limits.each_tenant.budget_dollars: needs a price of the model large",
         ),
     ],
 )
