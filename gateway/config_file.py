@@ -55,7 +55,8 @@ def read(path: Path, environ: Mapping[str, str]) -> Document:
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file. Create it, or leave out --config.") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}.") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{path}: cannot be read: {reason}.") from error
     return parse(text, path.name, environ)
 
 

@@ -211,6 +211,8 @@ def test_what_is_no_configuration_at_all(tmp_path: Path) -> None:
     (tmp_path / "fewer.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="cannot be read"):
         load(tmp_path / "fewer.yaml", {})
+    with pytest.raises(ConfigError, match=r"cannot be read: Is a directory\.$"):
+        load(tmp_path, {})
     with pytest.raises(ConfigError, match="no such file"):
         load(tmp_path / "missing.yaml", {})
 
