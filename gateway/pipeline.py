@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
 from functools import partial
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -20,10 +19,11 @@ from gateway.backends.base import Backend, Call, Stream
 from gateway.budgets.budgets import Budgets
 from gateway.cache.control import parse
 from gateway.cache.flights import Note
+from gateway.cache.identity import identity
 from gateway.cache.question import question_for
 from gateway.cache.sharing import Asked, Sharing
 from gateway.cache.terms import terms_of
-from gateway.config import Config, ModelConfig
+from gateway.config import Config
 from gateway.deciding import Deciding, check
 from gateway.drafting import undrafted
 from gateway.history.asking import Asking, History
@@ -35,7 +35,7 @@ from gateway.route_policies import policies_of
 from gateway.routes import Route, Routes
 from gateway.routing.cascades import Cascades, Put
 from gateway.routing.plan import Plan, plan_of
-from gateway.sampling import SamplingDefaults, recommended
+from gateway.sampling import SamplingDefaults
 from gateway.shaping import degraded
 from gateway.stores.ledger import LedgerStore
 from gateway.telemetry.metrics import Metrics
@@ -178,16 +178,8 @@ class Pipeline:
         return await self._sharing.stream(asked, begin, visit)
 
     def _key(self, route: Route, plan: Plan, tenant: Tenant, request: Request) -> bytes:
-        models = [_identity(name, self._config.models[name], route) for name in plan.models]
+        models = [identity(name, self._config.models[name], route) for name in plan.models]
         return key_of(request, salt=tenant.salt, route=route.name, models=[*models, plan.terms])
-
-
-def _identity(name: str, model: ModelConfig, route: Route) -> list[Any]:
-    """What answers change with: where they come from, not how we get there."""
-    sources = (model.gguf, model.engine, model.openai, str(model.scripted))
-    # The request has the first model's sampling in it; another that answers has its own.
-    sampling = sorted(recommended(model, route).items())
-    return [name, *sources, model.model, model.schemas, model.reasoning_field, sampling]
 
 
 def _is_uncut(request: Request, route: Route) -> bool:
