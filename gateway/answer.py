@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
@@ -70,13 +71,10 @@ class Answer:
         if not events and not self._ended:
             broken = UpstreamFailed(f"The model {self._visit.model} broke off its answer.")
             events = [Failed.of(self._visit.call_id, broken)]
-        if self._meter is None:
-            # No model has worked for an answer that was there.
-            model = "" if self._visit.reused else self._visit.model
-            self._meter = Meter(self._metrics, self._route, model, self._visit.begun_s)
-        self._meter.observe(events)
+        meter = self._meter = self._meter or self._new_meter()
+        meter.observe(events)
         if self._visit.reused:
-            self._given_tokens = self._meter.seen_tokens
+            self._given_tokens = meter.seen_tokens
         if events and is_terminal(events[-1]):
             self._note(events[-1])
             await self._settle_limits()
@@ -100,6 +98,11 @@ class Answer:
             await self.stream.aclose()
         finally:
             self.settle(error)
+
+    def _new_meter(self) -> Meter:
+        # No model has worked for an answer that was there.
+        model = "" if self._visit.reused else self._visit.model
+        return Meter(self._metrics, self._route, model, self._visit.begun_s)
 
     def _note(self, terminal: StreamEvent) -> None:
         self._ended = True
@@ -141,7 +144,11 @@ class Answer:
 
     def settle(self, error: BaseException | None) -> None:
         """Meter, tell the policies, book it, and leave the numbers for the access log."""
-        visit, timing, spent = self._visit, Timing(), self._spent()
+        visit, timing = self._visit, Timing()
+        if isinstance(error, asyncio.CancelledError) and visit.model:
+            self._meter = self._meter or self._new_meter()
+            self._meter.was_left = True
+        spent = self._spent()
         if self._meter is not None:
             visit.spent = self._meter.settle(partial(prompt_tokens, self.request))
             timing = self._meter.timing

@@ -73,16 +73,19 @@ class EmbeddingsFace:
     async def _embed_within(
         self, body: dict[str, Any], backends: list[Backend], visit: Visit
     ) -> dict[str, Any]:
-        """The answer, with what was spent on it noted and settled."""
+        """The answer, with what was spent on it noted and settled: who leaves pays for all."""
         try:
             answer = await self._embed(body, backends, visit)
             visit.spent = _spent(body, answer)
             if (reservation := visit.reservation) is not None:
                 await reservation.settle(visit.spent, self._dollars(visit))
             return answer
+        except asyncio.CancelledError:
+            visit.spent = _spent(body, {})
+            raise
         finally:
             if visit.reservation is not None:
-                visit.reservation.settle_later(Spent(), None)
+                visit.reservation.settle_later(visit.spent, self._dollars(visit))
 
     def _dollars(self, visit: Visit) -> float | None:
         return dollars(self._config.models[visit.model].price, visit.spent, machine_s=0.0)

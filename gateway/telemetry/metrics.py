@@ -216,7 +216,9 @@ def _remembering(metric: _M) -> _M:
 class Meter:
     """Counts one answer as its events pass, whoever reads them and however.
 
-    begun_s: `time.monotonic()` of the request's arrival
+    begun_s:  `time.monotonic()` of the request's arrival
+    was_left: nobody has waited for its end. Of a prompt that a model was asked to read, the tokens
+              count, or who leaves early enough could have it read prompts without end
     """
 
     def __init__(self, metrics: Metrics, route: str, model: str, begun_s: float) -> None:
@@ -230,6 +232,7 @@ class Meter:
         self._cut = False
         self._accepted_tokens = 0
         self._usage: Usage | None = None
+        self.was_left = False
 
     def observe(self, events: list[StreamEvent]) -> None:
         tokens = 0
@@ -290,6 +293,6 @@ class Meter:
         usage, seen = self._usage, self._seen_tokens
         if usage is not None:
             return Spent(usage.prompt_tokens, usage.completion_tokens, usage.estimated)
-        if not seen:
+        if not seen and not self.was_left:
             return Spent(self._accepted_tokens)
         return Spent(self._accepted_tokens or estimate_prompt(), seen, estimated=True)

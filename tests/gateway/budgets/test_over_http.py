@@ -12,12 +12,14 @@ import openai
 import pytest
 from msgspec.structs import replace
 
+from engine.protocol.errors import Unavailable
 from gateway.budgets.limits import Limits
 from gateway.config import BudgetConfig, Config, LimitsConfig, Price, RouteConfig, Secret
 from gateway.stores.keys import KeyStore
 from gateway.tenants import Tenants
 from tests.fakes.redis_server import RedisServer, redis_server
-from tests.fakes.serving import Gateway, Serve, post, scripted_config
+from tests.fakes.serving import Gateway, Serve, post, scripted_config, until
+from tests.gateway.faces.test_embeddings import Embedding
 
 GREEDY: dict[str, Any] = {"temperature": 0}
 SCRIPT: dict[str, Any] = {"steps": [{"text": "x", "repeat": 20}], "prompt_tokens": 60}
@@ -245,6 +247,41 @@ async def test_who_leaves_pays_for_what_was_made(serve: Serve) -> None:
     async with asyncio.timeout(5):
         while await used(gateway) != 65:  # noqa: ASYNC110 - has no event
             await asyncio.sleep(0.005)
+
+
+NOT_YET = {"delay_s": 60.0, "refuse": {"code": "unavailable"}}
+
+
+@pytest.mark.parametrize("step", [{"hang": True}, NOT_YET])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_who_leaves_before_the_first_word_pays_for_the_prompt(
+    serve: Serve, step: dict[str, Any], stream: bool
+) -> None:
+    """Models read prompts before they say a word, and are paid for it."""
+    limits = Limits(tokens_per_minute=1000)
+    gateway: Gateway = await serve(limited(limits, cap=50), {"steps": [step]})
+    body = json.dumps({"messages": SIXTY, "stream": stream}).encode()
+    _, writer = await gateway.raw(post("/v1/chat/completions", body))
+    await until(lambda: len(gateway.scripted.calls) == 1)
+    writer.close()
+    await until(lambda: not gateway.server.server_state.tasks)
+    assert 60 <= await used(gateway) <= 80
+    (row,) = (await gateway.client.get("/v1/ledger")).json()["routes"]
+    assert (row["prompt_tokens"], row["estimated"]) == (await used(gateway), 1)
+
+
+async def test_who_leaves_pays_for_what_is_embedded(serve: Serve) -> None:
+    backend = Embedding("one", hang=True)
+    config = limited(Limits(tokens_per_minute=1000))
+    gateway: Gateway = await serve(config, {"one": backend})
+    _, writer = await gateway.raw(post("/v1/embeddings", b'{"input": ["four", "tokens, or so"]}'))
+    await until(lambda: len(backend.embeddings) == 1)
+    writer.close()
+    await until(lambda: not gateway.server.server_state.tasks)
+    assert await used(gateway) == 5
+    failing: Gateway = await serve(config, {"one": Embedding("one", Unavailable("Down."))})
+    refused = await failing.client.post("/v1/embeddings", json={"input": "four"})
+    assert (refused.status_code, await used(failing)) == (503, 0)
 
 
 @pytest.mark.parametrize("refuse", ["unavailable", "context_length_exceeded"])
