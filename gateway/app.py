@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import Route, Router
+from starlette.routing import Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.backends.base import Backend
@@ -30,8 +30,10 @@ from gateway.faces.generation import Format, GenerationFace
 from gateway.faces.health import HealthFace, MetricsFace
 from gateway.faces.ledger import LedgerFace
 from gateway.faces.models import ModelsFace
+from gateway.faces.responding import Responding
 from gateway.faces.responses import ResponsesFace
 from gateway.faces.responses_kept import KeptResponsesFace
+from gateway.faces.responses_socket import ResponsesSocketFace
 from gateway.garbage import collecting_when_idle
 from gateway.history.asking import History
 from gateway.history.children import Children
@@ -47,6 +49,7 @@ from gateway.recorder.recorder import Recorder
 from gateway.reload import Live, following
 from gateway.responses.records import Records as ResponseRecords
 from gateway.responses.running import Running
+from gateway.responses.sockets import Sockets
 from gateway.routes import Routes
 from gateway.serving import Serving
 from gateway.stores.database import beside
@@ -133,6 +136,8 @@ class Gateway:
         self._history = History(Records.of(config, self._metrics), children)
         self._drain.at_start(children.close)
         self._responses, self._running_responses = ResponseRecords.of(config), Running()
+        self._sockets = Sockets()
+        self._drain.at_start(self._sockets.wind_up)
         self._pages = pages.routes()
         self._tune_garbage = tune_garbage
         self._live = live
@@ -144,8 +149,10 @@ class Gateway:
         await application(scope, receive, send)
 
     def exchange(self, config: Config) -> None:
-        """See `Serving.exchange`."""
+        """See `Serving.exchange`. A socket would keep its configuration for as long as it is open:
+        those that are close as soon as nothing runs on them, and clients connect again."""
         self._serving.exchange(config)
+        self._sockets.wind_up()
 
     def _application(self, config: Config, backends: Mapping[str, Backend]) -> ASGIApp:
         table = self._table(config, backends)
@@ -155,7 +162,9 @@ class Gateway:
         public = [LIVE, *(page.path for page in self._pages)]
         return _guarded(router, config, self._tenants, self._metrics, public)
 
-    def _table(self, config: Config, backends: Mapping[str, Backend]) -> list[Route]:
+    def _table(
+        self, config: Config, backends: Mapping[str, Backend]
+    ) -> list[Route | WebSocketRoute]:
         """Every page there is. Bodies are read and limited where a page takes one."""
         routes, metrics, drain = Routes(config), self._metrics, self._drain
         self._ledger.keep(config.ledger)
@@ -201,12 +210,16 @@ class Gateway:
             *(Route(page.path, Methods(GET=page.endpoint)) for page in self._pages),
         ]
 
-    def _responses_pages(self, config: Config, pipeline: Pipeline) -> list[Route]:
-        records, running = self._responses, self._running_responses
-        create = ResponsesFace(pipeline, self._drain, config.server, records, running)
-        kept = KeptResponsesFace(records, running)
+    def _responses_pages(self, config: Config, pipeline: Pipeline) -> list[Route | WebSocketRoute]:
+        records, running, server = self._responses, self._running_responses, config.server
+        responding = Responding(pipeline, self._drain, records, running)
+        create, kept = ResponsesFace(responding, server), KeptResponsesFace(records, running)
+        socket = ResponsesSocketFace(
+            responding, self._tenants, self._sockets, self._metrics, server.slow_reader_s
+        )
         return [
-            Route("/v1/responses", Methods(POST=LimitsMiddleware(create, config.server))),
+            WebSocketRoute("/v1/responses", socket),
+            Route("/v1/responses", Methods(POST=LimitsMiddleware(create, server))),
             Route("/v1/responses/{id}", Methods(GET=kept.one, DELETE=kept.delete)),
             Route("/v1/responses/{id}/cancel", Methods(POST=kept.cancel)),
             Route("/v1/responses/{id}/input_items", Methods(GET=kept.input_items)),

@@ -33,11 +33,15 @@ class Drain:
     def running(self) -> int:
         return len(self._running)
 
-    @contextmanager
-    def admit(self, lifeline: Lifeline) -> Iterator[None]:
-        """Count a request while it runs. Raises `Unavailable` once the drain has started."""
+    def check(self) -> None:
+        """Raises `Unavailable` once the drain has started."""
         if self.started:
             raise _closing()
+
+    @contextmanager
+    def admit(self, lifeline: Lifeline) -> Iterator[None]:
+        """Count a request while it runs. Raises as `check` does."""
+        self.check()
         self._running.add(lifeline)
         try:
             yield

@@ -87,6 +87,15 @@ class GatewayHttpProtocol(HardenedHttpProtocol):
         super().shutdown()
 
 
+class GatewayWebSocketProtocol(HardenedWebSocketProtocol):
+    """The start of the drain, in which a socket closes itself when nothing runs on it any more."""
+
+    def shutdown(self) -> None:
+        self.app_state["drain"].start()
+        if self.close_sent or not self.handshake_complete:
+            super().shutdown()
+
+
 def run(
     config: Config,
     *,
@@ -163,7 +172,7 @@ def uvicorn_config(application: Application) -> uvicorn.Config:
         application,
         factory=True,
         http=GatewayHttpProtocol,
-        ws=HardenedWebSocketProtocol,
+        ws=GatewayWebSocketProtocol,
         ws_max_size=server.max_body_bytes,
         loop="uvloop",
         lifespan="on",

@@ -86,6 +86,12 @@ class GenerationFace:
             writer.close()
 
 
+class Writing(Protocol):
+    """What takes bytes to a client, and waits while it does not read."""
+
+    def write(self, data: bytes, *, more: bool = True) -> Awaitable[None]: ...
+
+
 class Joining(Protocol):
     """What makes bytes of events until it has ended."""
 
@@ -97,7 +103,7 @@ class Joining(Protocol):
 async def relay(
     answer: Answer,
     projection: Joining,
-    writer: EventWriter,
+    writer: Writing,
     lifeline: Lifeline,
     ending: Callable[[], Awaitable[bytes]] | None = None,
 ) -> None:

@@ -30,11 +30,16 @@ class AccessLogMiddleware:
         try:
             await self._app(scope, receive, send)
         finally:
-            status = str(visit.status or CLIENT_LEFT)
-            self._metrics.requests.labels(visit.route, status).inc()
-            self._metrics.duration.labels(visit.route).observe(visit.seconds)
-            if _log.isEnabledFor(level := _level(visit)):
-                _log.log(level, "%s", line(visit))
+            note(visit, self._metrics)
+
+
+def note(visit: Visit, metrics: Metrics) -> None:
+    """Count and log what has ended."""
+    status = str(visit.status or CLIENT_LEFT)
+    metrics.requests.labels(visit.route, status).inc()
+    metrics.duration.labels(visit.route).observe(visit.seconds)
+    if _log.isEnabledFor(level := _level(visit)):
+        _log.log(level, "%s", line(visit))
 
 
 def _level(visit: Visit) -> int:

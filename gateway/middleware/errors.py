@@ -95,6 +95,8 @@ async def _answer(error: FewerError, scope: Scope, progress: _Progress) -> None:
         await _abort(scope)
     elif isinstance(error, Cancelled):
         return
+    elif scope["type"] == "websocket" and progress.start is not None:
+        await progress.send({"type": "websocket.close", "code": 1011})
     elif scope["type"] == "websocket":
         await _refuse_websocket(error, scope, progress.send)
     elif progress.start is None:

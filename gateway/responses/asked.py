@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from engine.protocol.errors import InvalidRequest
 from gateway.canonical import canonical
 from gateway.responses.fields import chat_fields
 from gateway.responses.items import Item, items_of, messages_of
@@ -30,8 +31,12 @@ class Asked(msgspec.Struct, frozen=True):
 
     @property
     def request(self) -> Request:
+        """Raises `InvalidRequest` where nothing is said in it."""
         messages = [message for turn in self.turns for message in messages_of(turn)]
-        return canonical("chat", chat_fields(self.fields, messages))
+        request = canonical("chat", chat_fields(self.fields, messages))
+        if not request.messages:
+            raise InvalidRequest("input leads to no message.", param="input")
+        return request
 
     def described(self, id: str, model: str) -> dict[str, Any]:
         """The response object, but for what comes of the answer. model: as the answer names it"""

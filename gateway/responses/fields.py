@@ -113,7 +113,12 @@ _UNSUPPORTED: dict[str, str] = {
 
 def parse(body: bytes) -> dict[str, Any]:
     """The fields of a body, checked. Raises `InvalidRequest`, which names the one at fault."""
-    fields = drop_nulls(decode_object(body))
+    return checked(decode_object(body))
+
+
+def checked(fields: dict[str, Any]) -> dict[str, Any]:
+    """As `parse`, of what was decoded."""
+    fields = drop_nulls(fields)
     if "input" not in fields:
         raise InvalidRequest("input is missing.", param="input")
     check_known(fields, RESPONSES)

@@ -12,8 +12,10 @@ what is done. A failure is told twice, as OpenAI's packages look for it in two p
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
+
+import msgspec
 
 from engine.protocol.errors import ClientError, FewerError, RateLimited
 from engine.protocol.frames import Event, Failed, StreamEvent, TokenLogprob, ToolDelta, Usage
@@ -25,6 +27,26 @@ _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Finishes that leave a response incomplete, and the reasons they are told as."""
 
 
+class Framing(msgspec.Struct, frozen=True):
+    """How events travel.
+
+    frame:  the bytes of an event, of its type and JSON
+    extra:  fields of every event
+    errors: a failure is told as an `error`, too
+    """
+
+    frame: Callable[[str, bytes], bytes]
+    extra: dict[str, Any] = {}
+    errors: bool = True
+
+
+def _server_sent(type: str, data: bytes) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (type.encode(), data)
+
+
+SERVER_SENT = Framing(_server_sent)
+
+
 class ResponseProjection:
     """Of one response.
 
@@ -32,12 +54,13 @@ class ResponseProjection:
     error: what it failed with
     """
 
-    def __init__(self, id: str, described: dict[str, Any]) -> None:
+    def __init__(self, id: str, described: dict[str, Any], framing: Framing = SERVER_SENT) -> None:
         """id: of the call; described: the response object, but for what comes of the answer."""
         self.ended = False
         self.error: FewerError | None = None
         self._id = id
         self._described = described
+        self._framing = framing
         self._items: list[Item] = []
         self._written: Written | None = None
         self._calls: dict[int, Call] = {}
@@ -48,6 +71,11 @@ class ResponseProjection:
         self._completed_at: int | None = None
         self._closed = False
         self._numbers = 0
+
+    @property
+    def begun(self) -> bool:
+        """Was anything told of it?"""
+        return self._numbers > 0
 
     def response(self) -> dict[str, Any]:
         """The response object as it stands."""
@@ -64,7 +92,7 @@ class ResponseProjection:
 
     def opening(self) -> bytes:
         """Only the first time."""
-        if self._numbers:
+        if self.begun:
             return b""
         response = self.response()
         told = ("response.created", "response.in_progress")
@@ -81,7 +109,7 @@ class ResponseProjection:
         self._closed = True
         self._described = self._described | {"store": stored}
         told: list[Happening] = []
-        if self.error is not None:
+        if self.error is not None and self._framing.errors:
             error = {name: getattr(self.error, name) for name in ("code", "message", "param")}
             told.append(("error", error))
         end = "incomplete" if self._status == "cancelled" else self._status
@@ -169,9 +197,9 @@ class ResponseProjection:
     def _encoded(self, told: list[Happening]) -> bytes:
         frames = []
         for type, fields in told:
-            data = one_line_json({"type": type, "sequence_number": self._numbers, **fields})
+            numbered = {"type": type, "sequence_number": self._numbers, **self._framing.extra}
             self._numbers += 1
-            frames.append(b"event: %b\ndata: %b\n\n" % (type.encode(), data))
+            frames.append(self._framing.frame(type, one_line_json(numbered | fields)))
         return b"".join(frames)
 
 

@@ -25,6 +25,9 @@ GUARDED = [
     ("POST", "/v1/chat/completions"),
     ("POST", "/v1/completions"),
     ("POST", "/v1/embeddings"),
+    ("POST", "/v1/responses"),
+    ("GET", "/v1/responses/resp_1"),
+    ("DELETE", "/v1/responses/resp_1"),
     ("GET", "/v1/models"),
     ("GET", "/v1/models/chat"),
     ("GET", "/metrics"),
@@ -156,7 +159,8 @@ async def test_a_websocket_is_refused_before_it_is_accepted(closed: tuple[Gatewa
     for path in ("/v1/chat/completions", "/v1/responses", "/anything", "/health/live"):
         assert await status_of(gateway, "GET", path, upgrade) == 401
         with_key = upgrade | {"Authorization": f"Bearer {key}"}
-        assert await status_of(gateway, "GET", path, with_key) == 404
+        accepted = path == "/v1/responses"
+        assert await status_of(gateway, "GET", path, with_key) == (101 if accepted else 404)
 
 
 async def test_revoking_holds_from_the_next_request_on(
