@@ -27,6 +27,9 @@ from engine.protocol.errors import (
 _log = logging.getLogger(__name__)
 
 MAX_MESSAGE_CHARS = 2000
+MAX_NAME_CHARS = 128
+"""Of a code, a type, and the field at fault."""
+
 MAX_RETRY_AFTER_S = 3600.0
 DEFAULT_RETRY_AFTER_S = 1.0
 OVERLOADED_STATUSES = frozenset({429, 503, 529})
@@ -157,4 +160,4 @@ def _number(value: str) -> float | None:
 
 
 def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
+    return None if value is None else str(value)[:MAX_NAME_CHARS]

@@ -164,11 +164,12 @@ class LedgerStore:
         )
 
     def request(self, call_id: str, request_id: str) -> dict[str, Any] | None:
-        """All that is known of one request, by either of its ids; of several, the latest."""
+        """All that is known of one request, by either of its ids. Ours goes before what a client
+        calls another one; of several, the latest."""
         names = ", ".join(REQUEST)
         found = self._records(
             f"SELECT id, {names}, score, label FROM requests LEFT JOIN feedback ON request = id "
-            "WHERE call_id = ? OR request_id = ? ORDER BY id DESC LIMIT 1",
+            "WHERE call_id = ?1 OR request_id = ?2 ORDER BY call_id = ?1 DESC, id DESC LIMIT 1",
             (call_id, request_id),
         )
         if not found:
@@ -276,8 +277,8 @@ _TOTALS = ", ".join(
 )
 
 _FIND_REQUEST = (
-    "SELECT id, conversation FROM requests WHERE tenant = ? AND (call_id = ? OR request_id = ?) "
-    "ORDER BY id DESC LIMIT 1"
+    "SELECT id, conversation FROM requests WHERE tenant = ?1 AND (call_id = ?2 OR request_id = ?3) "
+    "ORDER BY call_id = ?2 DESC, id DESC LIMIT 1"
 )
 _ADD_APPROVAL = (
     "UPDATE conversations SET approval = approval + ?, rated = rated + ? WHERE conversation = ? "

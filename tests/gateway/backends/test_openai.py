@@ -269,6 +269,7 @@ async def test_done_without_a_blank_line_is_enough() -> None:
         ('{"error":"too short","error_type":"validation"}', InvalidRequest, "too short", None),
         ('{"detail":"nope"}', InvalidRequest, "nope", None),
         ("<html>", InvalidRequest, "The backend of large refused the request.", None),
+        ('{"message":"bad","param":"' + "x" * 9999 + '"}', InvalidRequest, "bad", "x" * 128),
         (
             '{"error":{"message":"long","code":"context_length_exceeded","param":"messages"}}',
             ContextLengthExceeded,

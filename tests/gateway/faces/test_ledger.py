@@ -138,5 +138,12 @@ async def test_one_request_by_any_of_its_ids(serve: Serve) -> None:
             5,
         )
         assert [each["policy"] for each in others] == ["cache", "coalesce"]
+    # Nobody can put another request in its place by calling that one so.
+    await gateway.chat(max_tokens=1, headers={"x-request-id": told["call_id"]})
+    again = (await gateway.client.get(f"/v1/ledger/{answer.json()['id']}")).json()
+    assert again == told
+    given = {"request_id": told["call_id"], "score": 1}
+    await gateway.client.post("/v1/feedback", json=given)
+    assert (await gateway.client.get(f"/v1/ledger/{told['call_id']}")).json()["score"] == 1
     missing = await gateway.client.get("/v1/ledger/chatcmpl-0")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "request_not_found")
