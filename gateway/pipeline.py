@@ -183,9 +183,10 @@ class Pipeline:
 
 
 def _is_uncut(request: Request, route: Route) -> bool:
-    """Is it a conversation that no setting keeps short?"""
+    """Is it a conversation with something old in it, that no setting keeps short?"""
     history = route.config.history
-    return bool(request.messages) and (history is None or history.mode != "active")
+    answered = any(message.get("role") == "assistant" for message in request.messages)
+    return answered and (history is None or history.mode != "active")
 
 
 def _advised(error: ContextLengthExceeded, route: Route) -> ContextLengthExceeded:

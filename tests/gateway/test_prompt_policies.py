@@ -132,7 +132,15 @@ def test_what_is_disabled_is_not_asked() -> None:
 
 
 TOO_LONG = {"steps": [{"refuse": {"code": "context_length_exceeded", "message": "9 fit."}}]}
-CHAT = Request("chat", "chat", messages=[{"role": "user", "content": "Hi"}])
+CHAT = Request(
+    "chat",
+    "chat",
+    messages=[
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Hello!"},
+        {"role": "user", "content": "再见"},
+    ],
+)
 ADVICE = "9 fit. The setting history of the route chat would leave old turns out."
 
 
@@ -142,6 +150,7 @@ ADVICE = "9 fit. The setting history of the route chat would leave old turns out
         (None, CHAT, ADVICE),
         (replace(HISTORY, mode="shadow"), CHAT, ADVICE),
         (HISTORY, CHAT, "9 fit."),
+        (None, replace(CHAT, messages=CHAT.messages[2:]), "9 fit."),
         (None, Request("completions", "chat", prompts=["Hi"]), "9 fit."),
     ],
 )

@@ -321,7 +321,7 @@ async def test_a_prompt_that_is_too_long_is_a_400_with_both_numbers(serve: Serve
     error = response.json()["error"]
     assert (response.status_code, error["code"]) == (400, "context_length_exceeded")
     assert "the route chat takes 20" in error["message"]
-    assert "history of the route chat would leave old turns out" in error["message"]
+    assert "history" not in error["message"]  # which could leave nothing out of one message
     assert not gateway.scripted.calls
 
 
