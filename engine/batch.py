@@ -58,12 +58,18 @@ def _block_table(sequences: list[Sequence]) -> Int32:
 
 def _sample_row(sequence: Sequence, row: int, length: int) -> SampleRow:
     """What follows the sequence's first `length` tokens, guesses included."""
+    output, end_ids, mask = sequence.output_until(length), sequence.end_ids, None
+    if sequence.grammar is not None:
+        mask = sequence.grammar.mask(output)
+        if sequence.grammar.must_end(mask):
+            end_ids = frozenset()  # whatever min_tokens says
     return SampleRow(
         row=row,
         sampling=sequence.request.sampling,
         seed=sequence.seed,
         position=length,
         prompt=sequence.prompt,
-        output=sequence.output_until(length),
-        end_ids=sequence.end_ids,
+        output=output,
+        end_ids=end_ids,
+        mask=mask,
     )

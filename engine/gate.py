@@ -42,7 +42,9 @@ class Gate:
         Raises `InvalidRequest`, `ContextLengthExceeded`, `Overloaded` or `DeadlineExceeded`.
         """
         request.validate(self._vocab_size)
-        self._limits.max_tokens(request)
+        caps = self._limits.max_tokens(request)
+        if request.grammar is not None:
+            request.grammar.check_cap(min(caps))
         waiting = self._scheduler.num_waiting
         # Apart, so that slow readers do not take the queue from the others, and still bounded.
         if max(waiting, paused) >= self._max_num_waiting:

@@ -119,6 +119,7 @@ class JobFactory:
                 end_ids=end_ids,
                 root=root,
                 drafter=self._speculator.drafter_for(request),
+                grammar=None if request.grammar is None else request.grammar.begin(cap),
             )
             output = Output(
                 request,

@@ -64,7 +64,9 @@ class Output:
         self._detokenizer = Detokenizer(tokenizer)
         self._stops = StopMatcher(sampling.stop, sampling.include_stop) if sampling.stop else None
         soft = request.soft_max_tokens
-        self._landing = None if soft is None else LandingPoints()
+        self._has_form = request.grammar is not None
+        # The end of a sentence completes no form.
+        self._landing = None if soft is None or self._has_form else LandingPoints()
         self._soft_tokens = max(soft or 0, sampling.min_tokens)
         self._held: deque[_Held] = deque()
         self._decoded_chars = self._shown_chars = 0
@@ -73,7 +75,7 @@ class Output:
         """Take the next token. Returns what may be shown now; None while all is held back."""
         self.num_tokens += 1
         token = sampled.token
-        ends = token in self._end_ids and self._may_stop
+        ends = token in self._end_ids and (self._may_stop or self._has_form)
         stop_id = token if ends and token in self._sampling.stop_token_ids else None
         if ends and not (stop_id is not None and self._sampling.include_stop):
             self._held.append(_Held(self._decoded_chars, self._decoded_chars, None))
@@ -186,6 +188,8 @@ class Output:
 
 
 def end_ids_of(request: Request, tokenizer: Tokenizer) -> frozenset[int]:
-    """Every id that ends a choice of this request: the model's own, and its stop tokens."""
-    own = frozenset[int]() if request.sampling.ignore_eos else tokenizer.end_ids
+    """Every id that ends a choice of this request: the model's own, and its stop tokens. Where a
+    grammar says when an answer is whole, nothing may follow it."""
+    ignored = request.sampling.ignore_eos and request.grammar is None
+    own = frozenset[int]() if ignored else tokenizer.end_ids
     return own | frozenset(request.sampling.stop_token_ids)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from engine.protocol.errors import InvalidRequest
 from engine.protocol.sampling import MAX_CHOICES, Sampling
 from engine.runner.base import Int32
+
+if TYPE_CHECKING:
+    from engine.grammar.compiled import Compiled
 
 MAX_PROMPTS = 2048
 MAX_REQUEST_CHOICES = 2048
@@ -30,6 +34,7 @@ class Request:
     deadline:        `time.monotonic()` seconds after which the request fails; None for never
     prompt_field:    the field of the client's body that held the prompts, for errors to name
     expected_tokens: how long an answer usually is; reserved for at admission
+    grammar:         what every choice must be, compiled; None for free text
     prediction:      int32[N], what the answer will mostly be, if somebody knows; a guess only
     arrival:         `time.monotonic()` seconds; queue time and first-token time start here
     """
@@ -47,6 +52,7 @@ class Request:
     priority: int = 0
     deadline: float | None = None
     expected_tokens: int | None = None
+    grammar: Compiled | None = None
     prediction: Int32 | None = None
     prompt_field: str = "prompt"
     arrival: float = field(default_factory=time.monotonic)

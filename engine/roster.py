@@ -87,7 +87,7 @@ class Roster:
         if sampled.token < 0:
             self.fail(
                 choice.job,
-                InvalidRequest("The sampling parameters leave no token that may be produced."),
+                InvalidRequest(_why_nothing(sequence)),
             )
             return
         sequence.append(sampled.token)
@@ -163,3 +163,9 @@ class Roster:
         self._scheduler.remove(choice.sequence)
         self._recorder.finish(reason)
         del self._choices[choice.sequence]
+
+
+def _why_nothing(sequence: Sequence) -> str:
+    if sequence.grammar is not None and sequence.grammar.error:
+        return f"The grammar has become too complex here: {sequence.grammar.error}"
+    return "The sampling parameters leave no token that may be produced."

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +22,9 @@ from engine.request import Request
 from engine.runner.base import BLOCK_TOKENS, Int32
 from engine.sampling.noise import mix_seed
 from engine.speculate.drafter import Drafter
+
+if TYPE_CHECKING:
+    from engine.grammar.state import GrammarState
 
 _GROWTH_TOKENS = 64
 
@@ -57,6 +61,7 @@ class Sequence:
     num_published:  leading blocks that the prefix cache knows, or was offered
     cached_tokens:  prompt tokens found in the cache when it first started
     drafter:        guesses what it will say next; None for nobody
+    grammar:        where it stands in the form that it must have; None for free text
     """
 
     __slots__ = (
@@ -69,6 +74,7 @@ class Sequence:
         "drafter",
         "end_ids",
         "expected_tokens",
+        "grammar",
         "max_computed",
         "max_tokens",
         "num_blocks",
@@ -97,6 +103,7 @@ class Sequence:
         end_ids: frozenset[int],
         root: bytes,
         drafter: Drafter | None = None,
+        grammar: GrammarState | None = None,
     ) -> None:
         prompt = request.prompts[choice // request.n]
         self.request = request
@@ -111,6 +118,7 @@ class Sequence:
         self._buffer = prompt
         self._root = root
         self.drafter = drafter
+        self.grammar = grammar
         self._keys: list[bytes] = []
         self._table = np.empty(0, np.int32)
         self.num_blocks = self.num_computed = self.num_published = 0

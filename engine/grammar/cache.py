@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import TYPE_CHECKING
 
-from engine.grammar.compiled import Compiled
 from engine.protocol.grammar import Grammar
+
+if TYPE_CHECKING:
+    from engine.grammar.compiled import Compiled
 
 MAX_TENANTS = 64
 MAX_GRAMMARS = 16

@@ -6,13 +6,16 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Lock
+from typing import TYPE_CHECKING
 
 from engine.grammar.cache import GrammarCache, Tenant
-from engine.grammar.closing import Closer
-from engine.grammar.compiled import Compiled, compile_grammar
-from engine.grammar.vocabulary import Vocabulary, Words
 from engine.protocol.errors import InvalidRequest, Overloaded
 from engine.protocol.grammar import Grammar
+
+if TYPE_CHECKING:
+    from engine.grammar.closing import Closer
+    from engine.grammar.compiled import Compiled
+    from engine.grammar.vocabulary import Words
 
 MAX_COMPILE_S = 5.0
 """How long a request waits for its grammar, the queue included."""
@@ -65,10 +68,15 @@ class GrammarCompiler:
         return future
 
     def _compile(self, grammar: Grammar) -> Compiled:
+        # A third of a second, which nobody pays for who asks for no form.
+        from engine.grammar import compiled
+        from engine.grammar.closing import Closer
+        from engine.grammar.vocabulary import Vocabulary
+
         with self._first:
             if self._closer is None:
                 self._closer = Closer(Vocabulary(self._tokenizer, self._vocab_size))
-        return compile_grammar(grammar, self._closer)
+        return compiled.compile_grammar(grammar, self._closer)
 
     def _done(self, grammar: Grammar, tenant: Tenant, future: asyncio.Future[Compiled]) -> None:
         del self._pending[tenant, grammar]

@@ -60,7 +60,12 @@ class GrammarState:
         bits = self._matcher.compute_bitmask()
         if self._failed():
             return self._nothing()
-        return np.frombuffer(bits, np.uint32)
+        # llguidance rounds up by a word of its own where the vocabulary needs none.
+        return np.frombuffer(bits, np.uint32, count=len(self._vocabulary.end_mask))
+
+    def must_end(self, mask: Mask | None) -> bool:
+        """Does a mask leave nothing but the end?"""
+        return mask is not None and not (mask & ~self._vocabulary.end_mask).any()
 
     def usable(self, output: Int32, guesses: list[int]) -> int:
         """How many of the guesses may follow `output`."""
@@ -82,11 +87,13 @@ class GrammarState:
                 return len(tokens)
             if not self._take(token):
                 self._refused_at = len(output) + count
+                if self._matcher.validate_tokens([token]) != 1:
+                    self.error = self.error or "a token came that it does not let come"
                 return count + bool(self.error)
         return len(tokens)
 
     def _nothing(self) -> Mask:
-        return np.zeros(-(-self._vocabulary.size // 32), np.uint32)
+        return np.zeros_like(self._vocabulary.end_mask)
 
     def _forced(self, position: int) -> int | None:
         """The closing token that must come here, if one must."""

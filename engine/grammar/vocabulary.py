@@ -28,7 +28,7 @@ class Vocabulary:
     """Made once a model: it takes a fifth of a second.
 
     words:   the bytes of each id; nothing for those that are no text
-    end_ids: any of them may end an answer, where one may end
+    end_ids: any of them may end an answer, where one may end; `end_mask` has their bits
     size:    tokens of the model's logits; the tokenizer may know fewer
     """
 
@@ -46,6 +46,8 @@ class Vocabulary:
         self.native = LLTokenizer(
             TokenizerWrapper(source), n_vocab=size, eos_token=sorted(self.end_ids)
         )
+
+        self.end_mask = np.bitwise_or.reduce([self.single(token) for token in self.end_ids])
 
     def single(self, token: int) -> Mask:
         """The mask of one token."""

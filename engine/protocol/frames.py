@@ -13,9 +13,10 @@ from typing import Any, Literal
 import msgspec
 
 from engine.protocol.errors import FewerError, InvalidRequest
+from engine.protocol.grammar import Grammar
 from engine.protocol.sampling import Sampling
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 
 Kind = Literal["text", "reasoning", "refusal", "tool"]
@@ -52,6 +53,7 @@ class Generate(_Frame, frozen=True, tag="generate"):
     tenant, weight:  the fair queue shares by tenant, in proportion to weight
     priority:        higher first within a tenant
     timeout_ms:      from arrival; the request fails with `deadline_exceeded` after it
+    grammar:         what every choice must be; it may then end only where that is whole
     prediction:      what the answer will mostly be: guessed at, and never part of it unverified
     expected_tokens: how long the route's answers usually are, for admission
     echo:            completions only: the prompt's text is repeated before the output
@@ -66,6 +68,7 @@ class Generate(_Frame, frozen=True, tag="generate"):
     clamp: bool = False
     soft_max_tokens: int | None = None
     tools: list[dict[str, Any]] | None = None
+    grammar: Grammar | None = None
     prediction: str | None = None
     salt: str = ""
     tenant: str = ""

@@ -13,6 +13,7 @@ from engine.protocol.body import decode_object
 from engine.protocol.errors import InvalidRequest
 from engine.protocol.fields import MAX_INT, check_known
 from engine.protocol.frames import Generate
+from engine.protocol.grammar import grammar_of
 from engine.protocol.messages import check_tool_choice, drop_nulls
 from engine.protocol.parameters import CHAT, COMPLETIONS
 from engine.protocol.sampling import Sampling
@@ -95,6 +96,7 @@ def generate_frame(
         **asked,
         sampling=sampling_of(surface, fields),
         n=fields.get("n", 1),
+        grammar=grammar_of(fields),
         soft_max_tokens=fields.get("soft_max_tokens"),
         tenant=tenant,
         salt=salt,

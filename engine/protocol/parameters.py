@@ -115,6 +115,7 @@ _COMMON: dict[str, Check] = {
     # ours
     "soft_max_tokens": integer(1),
     "response_format": _format,
+    "structured_outputs": anything_object,
     "modalities": list_of(string),
 }
 

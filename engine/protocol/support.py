@@ -6,10 +6,6 @@ from typing import Any
 
 from engine.protocol.errors import InvalidRequest
 
-_STRUCTURE_FIELDS = (
-    "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
-)  # fmt: skip
-
 _UNSUPPORTED_FIELDS: dict[str, str] = {
     "audio": "this model writes text only",
     "functions": "use tools in place of functions",
@@ -18,7 +14,6 @@ _UNSUPPORTED_FIELDS: dict[str, str] = {
     "suffix": "this model cannot fill in the middle",
     "prompt_logprobs": "only produced tokens have logprobs",
     "use_beam_search": "use n and a temperature",
-    **dict.fromkeys(_STRUCTURE_FIELDS, "output cannot be constrained yet"),
 }
 
 
@@ -27,8 +22,6 @@ def refuse_unsupported(surface: str, fields: dict[str, Any]) -> None:
     for name, reason in _UNSUPPORTED_FIELDS.items():
         if fields.get(name):
             raise _unsupported(name, name, reason)
-    if fields.get("response_format", {}).get("type", "text") != "text":
-        raise _unsupported("response_format", "response_format", "output cannot be constrained yet")
     if any(kind != "text" for kind in fields.get("modalities", ())):
         raise _unsupported("modalities", "modalities", "this model writes text only")
     if surface == "chat":

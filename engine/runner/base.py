@@ -12,6 +12,7 @@ from engine.protocol.sampling import Sampling
 
 Int32 = NDArray[np.int32]
 Float32 = NDArray[np.float32]
+UInt32 = NDArray[np.uint32]
 
 BLOCK_TOKENS = 16
 """Tokens in a KV block, everywhere."""
@@ -28,6 +29,8 @@ class SampleRow:
     prompt:   int32[P], the prompt's ids (for the repetition penalty)
     output:   int32[O], ids produced so far (for all penalties and min_tokens)
     end_ids:  ids that would end the output now: masked while O < min_tokens
+    mask:     uint32[ceil(V / 32)], the bit of every token that the request's grammar lets come,
+              lowest first; None where all may
     """
 
     row: int
@@ -37,6 +40,7 @@ class SampleRow:
     prompt: Int32
     output: Int32
     end_ids: frozenset[int]
+    mask: UInt32 | None = None
 
 
 @dataclass(frozen=True, slots=True)

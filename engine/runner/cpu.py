@@ -119,8 +119,9 @@ def sample_parameters(row: SampleRow) -> SampleParameters:
     )  # fmt: skip
     ending = bool(row.end_ids) and len(row.output) < s.min_tokens
     if not ending and _neutral(s):
-        return plain
+        return plain if row.mask is None else plain._replace(mask=row.mask)
     return plain._replace(
+        mask=row.mask,
         repetition_penalty=s.repetition_penalty,
         presence_penalty=s.presence_penalty,
         frequency_penalty=s.frequency_penalty,

@@ -18,9 +18,12 @@ def adjust(logits: Float32, row: SampleRow) -> Float32:
     """
     sampling = row.sampling
     ending = len(row.output) < sampling.min_tokens and bool(row.end_ids)
-    if not (ending or _changes(sampling)):
+    if not (ending or row.mask is not None or _changes(sampling)):
         return logits
     adjusted = _allowed(logits, sampling.allowed_token_ids)  # a copy, float32[V]
+    if row.mask is not None:
+        bits = np.unpackbits(row.mask.view(np.uint8), count=len(adjusted), bitorder="little")
+        adjusted[bits == 0] = -np.inf
     adjusted[sampling.bad_token_ids] = -np.inf
     if ending:
         adjusted[list(row.end_ids)] = -np.inf

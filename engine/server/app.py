@@ -50,7 +50,12 @@ class EngineApp:
         self._engine = engine
         self._draining = False
         self._exchange: Exchange | None = None
-        self._intake = Intake(engine.tokenizer, engine.template, engine.max_model_len)
+        self._intake = Intake(
+            engine.tokenizer,
+            engine.template,
+            engine.max_model_len,
+            vocab_size=engine.shape.vocab_size,
+        )
         secret = Token(token)
         self._link = LinkEndpoint(engine.core, self._intake, secret, _welcome(engine))
         self._guard = Guard(Router(self._routes(), redirect_slashes=False), secret)

@@ -10,10 +10,11 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
+from engine.grammar.compiler import GrammarCompiler
 from engine.protocol.errors import (
     ContextLengthExceeded,
     InvalidRequest,
@@ -23,6 +24,9 @@ from engine.protocol.errors import (
 from engine.protocol.frames import Event, Generate
 from engine.request import MAX_PROMPTS, Request
 from engine.runner.base import Int32
+
+if TYPE_CHECKING:
+    from engine.grammar.compiled import Compiled
 
 MAX_COUNT_CHARS = 1_000_000
 """Longest text that is tokenised, whatever the context: half a second of a thread."""
@@ -41,6 +45,8 @@ class TextTokenizer(Protocol):
     """What is asked of `engine.text.tokenizer.Tokenizer`."""
 
     vocab_size: int
+    control_ids: frozenset[int]
+    end_ids: frozenset[int]
 
     def encode(self, text: str, /) -> list[int]: ...
     def encode_prompt(self, text: str, /) -> list[int]: ...
@@ -57,8 +63,18 @@ class Template(Protocol):
 class Intake:
     """Makes requests of frames. `close` when the server ends."""
 
-    def __init__(self, tokenizer: TextTokenizer, template: Template, max_model_len: int) -> None:
-        """max_model_len: tokens of a request; what must have more is refused unread."""
+    def __init__(
+        self,
+        tokenizer: TextTokenizer,
+        template: Template,
+        max_model_len: int,
+        *,
+        vocab_size: int | None = None,
+    ) -> None:
+        """max_model_len: tokens of a request; what must have more is refused unread.
+
+        vocab_size: tokens of the model's logits; None where they are the tokenizer's
+        """
         self._tokenizer = tokenizer
         self._template = template
         self._max_model_len = max_model_len
@@ -66,8 +82,10 @@ class Intake:
         self._longest_bytes = max(1, longest)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="tokenize")
         self._waiting = 0
+        self._grammars = GrammarCompiler(tokenizer, vocab_size or tokenizer.vocab_size)
 
     def close(self) -> None:
+        self._grammars.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def request(self, frame: Generate) -> Request:
@@ -87,6 +105,7 @@ class Intake:
             priority=frame.priority,
             deadline=None if frame.timeout_ms is None else arrival + frame.timeout_ms / 1000,
             expected_tokens=frame.expected_tokens,
+            grammar=await self._grammar(frame),
             prediction=await self._prediction(frame.prediction),
             prompt_field="messages" if frame.prompts is None else "prompt",
             arrival=arrival,
@@ -139,6 +158,11 @@ class Intake:
         if len(prompts) > MAX_PROMPTS:
             raise InvalidRequest(f"A request may have {MAX_PROMPTS} prompts.", param="prompt")
         return [np.array(await self._prompt(prompt), np.int32) for prompt in prompts]
+
+    async def _grammar(self, frame: Generate) -> Compiled | None:
+        if frame.grammar is None:
+            return None
+        return await self._grammars.compile(frame.grammar, (frame.tenant, frame.salt))
 
     async def _prediction(self, text: str | None) -> Int32 | None:
         """Its first tokens, where it has more than an answer can have."""

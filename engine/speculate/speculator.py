@@ -64,13 +64,16 @@ class Speculator:
         """How many stand before the first that no row can hold, or after which none is wanted."""
         for count, token in enumerate(drafts):
             if token in sequence.end_ids or not 0 <= token < self._vocab_size:
-                return count
+                drafts = drafts[:count]
+                break
+        if sequence.grammar is not None:
+            return sequence.grammar.usable(sequence.output, drafts)
         return len(drafts)
 
     def observe(self, run: Run) -> None:
         """Learn what came of the guesses for a sequence."""
         drafter = run.sequence.drafter
-        if drafter is None:
+        if drafter is None or not run.sampled:
             return
         name = drafter.verified(run.drafted, run.accepted, run.sampled[0].token)
         if name is not None:

@@ -12,7 +12,8 @@ from engine.sequence import Sequence
 class Run(NamedTuple):
     """What a step gives one sequence.
 
-    sampled: the engine's own tokens, in order; all but the last were guessed right
+    sampled: the engine's own tokens, in order; all but the last were guessed right. None where an
+             answer that must close could not after its token: it is sampled again
     drafted: guesses that the step verified
     """
 
@@ -48,4 +49,8 @@ def _run(sequence: Sequence, own: list[Sampled]) -> Run:
     accepted = 0
     while accepted < drafted and own[accepted].token == drafts[accepted]:
         accepted += 1
-    return Run(sequence, own[: accepted + 1], drafted)
+    sampled = own[: accepted + 1]
+    if sequence.grammar is not None:
+        kept = sequence.grammar.keep(sequence.output, [one.token for one in sampled])
+        sampled = sampled[:kept]
+    return Run(sequence, sampled, drafted)

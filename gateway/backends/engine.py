@@ -34,7 +34,7 @@ class EngineBackend(Backend):
 
     def __init__(self, name: str, url: str, token: str, *, timing: Timing | None = None) -> None:
         self.name = name
-        self.capabilities = Capabilities(landing=True, prediction=True)
+        self.capabilities = Capabilities(landing=True, prediction=True, structured=True)
         self._link = EngineLink(name, url, token, timing or Timing())
 
     def __repr__(self) -> str:

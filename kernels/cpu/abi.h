@@ -54,6 +54,8 @@ struct SampleRow {
     Ids ending;  // masked too: those that would end the output too early
     Ids bias;
     const float* bias_values;
+    // [ceil(vocab / 32)], the bit of every token that may come, lowest first; null where all may.
+    const std::uint32_t* mask;
 };
 
 // The outcome of one. `token` is -1 when no token is left to choose.
@@ -71,7 +73,7 @@ struct Outcome {
     float* logits;          // [samples][vocab]
 };
 
-static_assert(sizeof(Config) == 56 && sizeof(Batch) == 72 && sizeof(SampleRow) == 176);
+static_assert(sizeof(Config) == 56 && sizeof(Batch) == 72 && sizeof(SampleRow) == 184);
 static_assert(sizeof(SampledToken) == 16 && sizeof(Outcome) == 40);
 
 }  // namespace fewer

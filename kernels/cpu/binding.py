@@ -76,6 +76,7 @@ class SampleParameters(NamedTuple):
     prompt, output: ids, read where a penalty asks for them
     ending:      ids that are masked because they would end the output too early
     bias:        ids, with `bias_values` (float32) beside them
+    mask:        uint32[ceil(vocab / 32)], the bit of every token that may come; None for all
     Arrays must be contiguous; the caller keeps them alive until the step has returned.
     """
 
@@ -96,6 +97,7 @@ class SampleParameters(NamedTuple):
     ending: Int32 | None = None
     bias: Int32 | None = None
     bias_values: Float32 | None = None
+    mask: NDArray[np.uint32] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +190,8 @@ class NativeModel:
         count = len(arrays.sample_rows)
         if samples is not None and len(samples) != count:
             raise NativeError(f"{count} rows to sample, but parameters for {len(samples)}")
+        for sample in samples or ():
+            _check_mask(sample.mask, self._vocab)
         batch, keep = _batch(arrays)
         sampled = np.zeros(count, _SAMPLED)
         top_ids = np.empty((count, MAX_LOGPROBS), np.int32)
@@ -239,7 +243,7 @@ class _Outcome(ctypes.Structure):
 
 
 _SAMPLED = np.dtype([("logprob", np.float64), ("token", np.int32), ("alternatives", np.int32)])
-_SAMPLE_ROW = struct.Struct("=QqdddddfiixxxxQqQqQqQqQqQqQ")
+_SAMPLE_ROW = struct.Struct("=QqdddddfiixxxxQqQqQqQqQqQqQQ")
 _MASK_64 = (1 << 64) - 1
 
 
@@ -258,7 +262,15 @@ def _pack_row(row: SampleParameters) -> bytes:
         *_ids(row.prompt), *_ids(row.output), *_ids(row.allowed),
         *_ids(row.bad), *_ids(row.ending), *_ids(row.bias),
         0 if row.bias_values is None else _address(row.bias_values),
+        0 if row.mask is None else _address(row.mask),
     )  # fmt: skip
+
+
+def _check_mask(mask: NDArray[np.uint32] | None, vocab: int) -> None:
+    if mask is None:
+        return
+    if mask.dtype != np.uint32 or mask.shape != (-(-vocab // 32),) or not mask.flags.c_contiguous:
+        raise NativeError(f"a mask must be one bit for each of {vocab} tokens, as uint32")
 
 
 def _ids(values: Int32 | None) -> tuple[int, int]:

@@ -34,7 +34,7 @@ Lanes made_finite(Lanes logits, std::vector<float>& out) {
 
 bool changes(const SampleRow& row) {
     return row.allowed.count >= 0 || row.bad.count > 0 || row.ending.count > 0 ||
-           row.bias.count > 0 || row.repetition_penalty != 1.0 || row.presence_penalty != 0.0 ||
+           row.mask != nullptr || row.bias.count > 0 || row.repetition_penalty != 1.0 || row.presence_penalty != 0.0 ||
            row.frequency_penalty != 0.0;
 }
 
@@ -65,6 +65,15 @@ void penalise_output(float* logits, const SampleRow& row, std::vector<std::int32
     }
 }
 
+void keep_masked(float* logits, int count, const std::uint32_t* mask) {
+    for (int i = 0; i < count; i += 32) {
+        const std::uint32_t word = mask[i / 32];
+        if (word == ~std::uint32_t{0}) continue;
+        for (int k = i; k < std::min(i + 32, count); k++)
+            if (!(word >> (k - i) & 1)) logits[k] = -INFINITE;
+    }
+}
+
 // The adjusted row: `logits` itself where nothing changes, otherwise a copy in the scratch.
 Lanes adjust(Lanes logits, const SampleRow& row, SampleScratch& scratch) {
     if (!changes(row)) return logits;
@@ -77,6 +86,7 @@ Lanes adjust(Lanes logits, const SampleRow& row, SampleScratch& scratch) {
         out.resize(padded(logits.count));
         std::copy_n(logits.values, logits.count, out.begin());
     }
+    if (row.mask != nullptr) keep_masked(out.data(), logits.count, row.mask);
     for (const Ids* masked : {&row.bad, &row.ending})
         for (std::int64_t i = 0; i < masked->count; i++)
             out[std::size_t(masked->ids[i])] = -INFINITE;

@@ -67,18 +67,29 @@ class HashExecutor(Executor):
         return [self._sample(batch, sample) for sample in batch.samples]
 
     def next_token(
-        self, tokens: list[int], prompt_tokens: int, sampling: Sampling, key: int
+        self,
+        tokens: list[int],
+        prompt_tokens: int,
+        sampling: Sampling,
+        key: int,
+        masked: frozenset[int] = frozenset(),
     ) -> int:
-        """What follows `tokens`; -1 if nothing may. `key` counts unless sampling is greedy."""
+        """What follows `tokens`; -1 if nothing may. `key` counts unless sampling is greedy.
+
+        masked: ids that a grammar does not let come; where it lets come only the end, that comes
+        """
         data = np.array(tokens, np.int32).tobytes()
         salt = b"" if sampling.greedy else key.to_bytes(8, "little")
         number = int.from_bytes(blake2b(data + salt, digest_size=8).digest(), "little")
         produced = len(tokens) - prompt_tokens
-        if self.end_every and number % self.end_every == 0 and produced >= sampling.min_tokens:
+        ends = self.end_every and number % self.end_every == 0 and produced >= sampling.min_tokens
+        if ends and self.end_id not in masked:
             return self.end_id
         allowed = set(sampling.allowed_token_ids or range(self.shape.vocab_size))
-        allowed -= {*sampling.bad_token_ids, self.end_id}
+        allowed -= {*sampling.bad_token_ids, self.end_id, *masked}
         ordered = sorted(allowed)
+        if masked and not ordered and self.end_id not in masked:
+            return self.end_id
         return ordered[number % len(ordered)] if ordered else -1
 
     def generate(
@@ -126,8 +137,16 @@ class HashExecutor(Executor):
             raise Mismatch("The KV memory holds other tokens than the sequence.")
         if sample.position != length:
             raise Mismatch("The sampled position does not follow the context.")
-        token = self.next_token(tokens, len(sample.prompt), sample.sampling, sample.seed)
+        masked = _masked(sample)
+        token = self.next_token(tokens, len(sample.prompt), sample.sampling, sample.seed, masked)
         if sample.sampling.logprobs is None:
             return Sampled(token)
         top = np.arange(sample.sampling.logprobs, dtype=np.int32)
         return Sampled(token, -0.5, top, -np.arange(len(top), dtype=np.float32))
+
+
+def _masked(sample: SampleRow) -> frozenset[int]:
+    if sample.mask is None:
+        return frozenset()
+    bits = np.unpackbits(sample.mask.view(np.uint8), bitorder="little")
+    return frozenset(np.flatnonzero(bits == 0).tolist())

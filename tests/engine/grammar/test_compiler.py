@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from engine.grammar import compiled as compiling
 from engine.grammar import compiler as module
 from engine.grammar.cache import MAX_GRAMMARS, MAX_TENANTS, GrammarCache
 from engine.grammar.closing import Closer
@@ -59,7 +60,7 @@ async def test_what_takes_too_long_is_refused_and_others_go_on(
             go_on.wait(10)
         return compile_grammar(grammar, closer)
 
-    monkeypatch.setattr(module, "compile_grammar", slow)
+    monkeypatch.setattr(compiling, "compile_grammar", slow)
     monkeypatch.setattr(module, "MAX_COMPILE_S", 0.05)
     monkeypatch.setattr(module, "MAX_WAITING", 2)
     try:

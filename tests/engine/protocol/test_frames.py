@@ -92,7 +92,7 @@ def test_what_is_at_its_default_stays_off_the_wire() -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_frame_is_refused(data: bytes) -> None:
-    with pytest.raises(InvalidRequest, match="Not a frame of protocol 1"):
+    with pytest.raises(InvalidRequest, match="Not a frame of protocol 2"):
         decode_to_engine(data)
 
 

@@ -26,7 +26,6 @@ from engine.protocol.parameters import CHAT, COMPLETIONS
 HI = [{"role": "user", "content": "hi"}]
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 NO_TEXT = {"name": "f", "arguments": {}}
-SCHEMA_FORMAT = {"type": "json_schema", "json_schema": {"name": "x"}}
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 
 
@@ -433,10 +432,7 @@ def test_missing_messages_and_prompt() -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"response_format": SCHEMA_FORMAT}, "response_format"),
-        ({"structured_outputs": {"choice": ["a"]}}, "structured_outputs"),
-        ({"guided_json": {"type": "object"}}, "guided_json"),
+        ({"structured_outputs": {"structural_tag": "a"}}, "structured_outputs.structural_tag"),
         ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
         (
             {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "look"}}},

@@ -54,7 +54,8 @@ def reference_adjusted(logits: Float32, row: SampleRow) -> list[float]:
         value = np.float32(raw)
         allowed = sampling.allowed_token_ids is None or token in sampling.allowed_token_ids
         ends = token in row.end_ids and len(output) < sampling.min_tokens
-        if not allowed or token in sampling.bad_token_ids or ends:
+        masked = row.mask is not None and not int(row.mask[token // 32]) >> token % 32 & 1
+        if masked or not allowed or token in sampling.bad_token_ids or ends:
             value = np.float32(-np.inf)
         value = value + np.float32(sampling.logit_bias.get(token, 0.0))
         if token in seen and sampling.repetition_penalty != 1.0:

@@ -24,6 +24,7 @@ def row_of(
     prompt: list[int] | None = None,
     output: list[int] | None = None,
     end_ids: frozenset[int] = frozenset(),
+    mask: int | None = None,
 ) -> SampleRow:
     return SampleRow(
         row=0,
@@ -33,6 +34,7 @@ def row_of(
         prompt=np.array(prompt or [], np.int32),
         output=np.array(output or [], np.int32),
         end_ids=end_ids,
+        mask=None if mask is None else np.array([mask], np.uint32),
     )
 
 
@@ -75,6 +77,7 @@ parameters = st.builds(
     position=st.integers(0, 10_000),
     prompt=st.lists(st.integers(0, 29), max_size=6),
     output=st.lists(st.integers(0, 29), max_size=6),
+    mask=st.none() | st.integers(1, 2**30 - 1),
 )
 def test_equals_the_plain_reference(
     sampling: Sampling,
@@ -83,11 +86,12 @@ def test_equals_the_plain_reference(
     position: int,
     prompt: list[int],
     output: list[int],
+    mask: int | None,
 ) -> None:
     logits = logits_of(*values)
     before = logits.copy()
     row = row_of(sampling, seed=seed, position=position, prompt=prompt, output=output,
-                 end_ids=frozenset({3, 4}))  # fmt: skip
+                 end_ids=frozenset({3, 4}), mask=mask)  # fmt: skip
     assert sample(logits, [row])[0].token == reference_token(logits[0], row)
     assert np.array_equal(logits, before)
 
@@ -185,6 +189,15 @@ def test_masks_come_before_everything() -> None:
     assert token_of(logits, Sampling(temperature=0, bad_token_ids=[0])) == 1
     biased = Sampling(temperature=0, bad_token_ids=[0], logit_bias={0: 100.0})
     assert token_of(logits, biased) == 1
+
+
+def test_what_a_grammar_masks_no_bias_brings_back() -> None:
+    logits = logits_of(9.0, 5.0, 1.0)
+    biased = Sampling(temperature=0, logit_bias={0: 100.0}, logprobs=1)
+    (sampled,) = sample(logits, [row_of(biased, mask=0b110)])
+    assert sampled.token == 1
+    assert sampled.top_ids.tolist() == [0]  # logprobs are raw
+    assert token_of(logits, biased, mask=0) == NO_TOKEN
 
 
 def test_end_tokens_are_masked_until_min_tokens() -> None:

@@ -137,7 +137,7 @@ async def test_hello_is_answered_with_who_we_are(served: Served) -> None:
     async with websockets.connect(served.link) as socket:
         await socket.send(encode(Hello(1, TOKEN)).decode())
         assert decode_from_engine(await socket.recv()) == Welcome(
-            version=1, model="hash", executor="hash", max_model_len=2048, vocab_size=258,
+            version=2, model="hash", executor="hash", max_model_len=2048, vocab_size=258,
             kv_capacity_tokens=65536,
         )  # fmt: skip
 

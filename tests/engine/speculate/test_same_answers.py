@@ -202,7 +202,12 @@ class Reciting(HashExecutor):
         self.said = [*text.encode(), END]
 
     def next_token(
-        self, tokens: list[int], prompt_tokens: int, sampling: Sampling, key: int
+        self,
+        tokens: list[int],
+        prompt_tokens: int,
+        sampling: Sampling,
+        key: int,
+        masked: frozenset[int] = frozenset(),
     ) -> int:
         produced = len(tokens) - prompt_tokens
         return self.said[produced] if produced < len(self.said) else END
@@ -291,11 +296,16 @@ def test_a_guess_after_which_nothing_may_come_fails_nobody() -> None:
 
     class Dry(HashExecutor):
         def next_token(
-            self, tokens: list[int], prompt_tokens: int, sampling: Sampling, key: int
+            self,
+            tokens: list[int],
+            prompt_tokens: int,
+            sampling: Sampling,
+            key: int,
+            masked: frozenset[int] = frozenset(),
         ) -> int:
             if tokens[-1] == ord("z"):
                 return -1
-            return super().next_token(tokens, prompt_tokens, sampling, key)
+            return super().next_token(tokens, prompt_tokens, sampling, key, masked)
 
     no_z = replace(SEEDED, allowed_token_ids=FEW)
     rig = Rig(executor=Dry(), proposers=of_request(lambda request: Drawn([ord("z")], 1)))

@@ -279,6 +279,8 @@ SAMPLES: dict[str, tuple[dict[str, Any], str]] = {
     "bias": ({"bias": ids(150), "bias_values": np.ones(1, np.float32)}, "bias names token 150"),
     "bias values": ({"bias": ids(1)}, "bias has 1 ids, but 0 values"),
     "wide bias": ({"bias": ids(1), "bias_values": np.ones(1)}, "bias values must be float32"),
+    "short mask": ({"mask": np.ones(4, np.uint32)}, "a mask must be one bit for each of 150 tok"),
+    "wide mask": ({"mask": np.ones(5, np.uint64)}, "a mask must be one bit for each of 150 tokens"),
     "wide ids": (
         {"prompt": np.ones(1, np.int64)},
         "token ids of sampling parameters must be int32",

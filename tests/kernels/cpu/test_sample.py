@@ -40,6 +40,10 @@ LOGITS = st.lists(
     min_size=VOCAB,
     max_size=VOCAB,
 )
+WORDS = st.sampled_from([0, 2**32 - 1]) | st.integers(0, 2**32 - 1)
+MASKS = st.none() | st.lists(WORDS, min_size=2, max_size=2).map(
+    lambda words: np.array(words, np.uint32)
+)
 BROKEN = st.dictionaries(
     IDS, st.sampled_from([np.nan, np.inf, -np.inf]), min_size=1, max_size=VOCAB
 )
@@ -55,6 +59,7 @@ def sample_rows(draw: st.DrawFn, row: int) -> SampleRow:
         prompt=np.array(draw(st.lists(IDS, max_size=6)), np.int32),
         output=np.array(draw(st.lists(IDS, max_size=6)), np.int32),
         end_ids=frozenset(draw(st.sets(IDS, max_size=3))),
+        mask=draw(MASKS),
     )
 
 
