@@ -7,18 +7,24 @@ without it can find out by trying whether a certain text was there.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from gateway.ledger.entry import Ruling
 from policies.request import Request, Surface
 
 FORMAT = 1
 
+_Tokens = Annotated[int, Meta(ge=0, le=2**26)]
+"""Of one text. A line with more is no record: no body holds as many, and no memory their stand-in."""
+
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
     """tokens: as `policies.counting` counts them"""
 
-    tokens: int
+    tokens: _Tokens
     hash: str
 
 
@@ -34,7 +40,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """
 
     role: str
-    tokens: int
+    tokens: _Tokens
     hash: str
     calls: list[str] = []
     answers: str = ""

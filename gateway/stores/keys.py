@@ -304,7 +304,7 @@ def _check(tenant: str, weight: float, expires_s: float | None, now_s: float) ->
             param="tenant",
         )
     if not 0 < weight < float("inf"):
-        raise InvalidRequest(f"weight must be above 0, not {weight}.", param="weight")
+        raise InvalidRequest(f"weight must be a number above 0, not {weight}.", param="weight")
     _check_expiry(expires_s, now_s)
 
 

@@ -154,7 +154,7 @@ def test_a_lifetime_that_makes_no_sense_is_wrong_usage(
     [
         (["create", "--tenant", "acme", "--routes", "chta"], "no route 'chta'. Known: chat, extr"),
         (["create", "--tenant", ""], "tenant's name"),
-        (["create", "--tenant", "acme", "--weight", "0"], "weight must be above 0"),
+        (["create", "--tenant", "acme", "--weight", "0"], "weight must be a number above 0"),
         (["rotate", "abc"], "no key 'abc'"),
         (["revoke", "abc"], "no key 'abc'"),
     ],

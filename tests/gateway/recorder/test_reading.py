@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from engine.protocol.errors import SetupError
-from gateway.recorder.line import encode
+from gateway.recorder.line import Message, Sizes, encode
 from gateway.recorder.reading import Recording
 from policies.request import Request
 from tests.gateway.recorder.lines import a_line, written
@@ -29,10 +29,12 @@ def test_lines_come_in_the_order_of_arrival_over_all_files(tmp_path: Path) -> No
 def test_what_is_broken_is_counted(tmp_path: Path) -> None:
     good = encode(LINE)
     later = encode(replace(LINE, format=2))
-    (tmp_path / "log").write_bytes(good + b"\xff\n{}\n" + later + good + good[:50])
+    sizes = [Sizes(messages=[Message("user", tokens, "h")]) for tokens in (-1, 10**12)]
+    odd = b"".join(encode(replace(LINE, sizes=each)) for each in sizes)
+    (tmp_path / "log").write_bytes(good + b"\xff\n{}\n" + later + odd + good + good[:50])
     recording = Recording(tmp_path / "log")
     assert list(recording) == [LINE, LINE]
-    assert recording.unreadable == 4
+    assert recording.unreadable == 6
 
 
 def test_a_recording_that_is_not_there(tmp_path: Path) -> None:
