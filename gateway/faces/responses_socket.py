@@ -8,35 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import OrderedDict, deque
+from collections import deque
 
-from msgspec.structs import replace
 from starlette.types import Message, Receive, Scope, Send
 
 from engine.protocol.errors import FewerError, Forbidden, NotFound, RateLimited, Unauthenticated
-from engine.protocol.frames import Event
-from gateway.answer import Answer
-from gateway.errors import SlowReader, Stopped
-from gateway.faces.generation import relay
-from gateway.faces.responding import Responding, Response
-from gateway.lifeline import Lifeline
+from gateway.errors import SlowReader
+from gateway.faces.responding import Responding
+from gateway.faces.socket_responses import SocketResponses
 from gateway.middleware.access_log import note
 from gateway.responses.commands import Command, not_steered, read, told
-from gateway.responses.projection import Framing
-from gateway.responses.records import Record
 from gateway.responses.sockets import Sockets
 from gateway.telemetry.metrics import Metrics
 from gateway.tenants import Tenants
 from gateway.visit import Visit, header, visit_of
-from policies.request import Request
 
 MAX_WAITING = 16
 """Responses of one socket that run or wait, as at OpenAI."""
 
 MAX_LANES = 32
-MAX_RECENT = 32
-"""Responses that a socket can go on from though they were not to be kept."""
-
 POLICY, RESTART = 1008, 1012
 
 
@@ -76,8 +66,7 @@ class _Session:
         self._send = send
         self._lanes: dict[str | None, deque[Command]] = {}
         self._tasks: dict[str | None, asyncio.Task[None]] = {}
-        self._running: set[str] = set()
-        self._recent: OrderedDict[str, Record] = OrderedDict()
+        self._responses = SocketResponses(face.responding, scope, self)
         self._winding_up = asyncio.Event()
 
     def wind_up(self) -> None:
@@ -125,14 +114,14 @@ class _Session:
             elif command.type == "response.cancel":
                 self._cancel(command)
             else:
-                await self._write(not_steered(command))
+                await self.write(not_steered(command))
         except (Unauthenticated, Forbidden) as error:
             # The key was good when the socket was opened.
-            await self._write(told(error, None))
+            await self.write(told(error, None))
             await self._send({"type": "websocket.close", "code": POLICY})
             return False
         except FewerError as error:
-            await self._write(told(error, command.lane if command else None))
+            await self.write(told(error, command.lane if command else None))
         return True
 
     def _authenticate(self) -> None:
@@ -155,29 +144,25 @@ class _Session:
 
     def _cancel(self, command: Command) -> None:
         wanted = command.fields.get("response_id")
-        salt = visit_of(self._scope).known_tenant.salt
-        running = self._face.responding.running
-        if wanted is not None and wanted not in self._running:
+        if not self._responses.stop(wanted):
             raise NotFound(
                 "No such response is being written on this socket.",
                 param="response_id",
                 code="response_not_found",
             )
-        for id in list(self._running) if wanted is None else [wanted]:
-            running.stop(id, salt)
 
     async def _run_lane(self, lane: deque[Command]) -> None:
         while lane:
             command = lane[0]
             visit = self._visit()
             try:
-                await self._create(command, visit)
+                await self._responses.create(command, visit)
             except FewerError as error:
                 if isinstance(error, SlowReader):
                     raise
                 visit.status, visit.error = error.status, error.code
-                self._recent.pop(str(command.fields.get("previous_response_id")), None)
-                await self._write(told(error, command.lane))
+                self._responses.forget_parent(command.fields)
+                await self.write(told(error, command.lane))
             finally:
                 note(visit, self._face.metrics)
                 lane.popleft()
@@ -187,68 +172,9 @@ class _Session:
         own, id = visit_of(self._scope), secrets.token_hex(16)
         return Visit(id=id, call_id=id, method="WEBSOCKET", path=own.path, tenant=own.tenant)
 
-    async def _create(self, command: Command, visit: Visit) -> None:
-        fields = command.checked()
-        responding, lifeline = self._face.responding, Lifeline(_silence)
-        wanted = header(self._scope, b"x-fewer-route")
-        route = responding.pipeline.match(fields.get("model", ""), wanted, visit)
-        extra = {} if command.lane is None else {"stream_id": command.lane}
-        framing = Framing(_frame, extra, errors=False)
-        with responding.drain.admit(lifeline):
-            response = await responding.begin(fields, route.name, visit, framing, self._recent)
-            self._running.add(response.id)
-            try:
-                with responding.noted(response, lifeline):
-                    async with lifeline:
-                        request = _asked(response, command)
-                        answer = await responding.pipeline.answer(request, route, visit)
-                        async with answer:
-                            await self._answer(response, answer, lifeline, command)
-            except Stopped:
-                await self._write(await _stopped(response))
-            except FewerError as error:
-                if isinstance(error, SlowReader) or not response.projection.begun:
-                    raise
-                visit.error = error.code
-                await self._write(response.projection.failure(error))
-            finally:
-                self._running.discard(response.id)
-            self._remember(response)
-            visit.status = visit.status or 200
-
-    async def _answer(
-        self, response: Response, answer: Answer, lifeline: Lifeline, command: Command
-    ) -> None:
-        await self._write(response.projection.opening())
-        if command.generate:
-            await relay(answer, response.projection, self, lifeline, response.ending())
-            return
-        # What it would have written is not said.
-        while events := await answer.receive():
-            last = events[-1]
-            if isinstance(last, Event) and last.usage is not None:
-                last = Event(last.id, finish="stop", usage=last.usage)
-            elif isinstance(last, Event):
-                continue
-            response.projection.joined([last])
-            if response.projection.ended:
-                break
-        await self._write(await response.ending()())
-
-    def _remember(self, response: Response) -> None:
-        if response.projection.error is not None:
-            self._recent.pop(str(response.asked.fields.get("previous_response_id")), None)
-            return
-        self._recent[response.id] = response.record
-        while len(self._recent) > MAX_RECENT:
-            self._recent.popitem(last=False)
-
     async def write(self, data: bytes, *, more: bool = True) -> None:
-        """For `relay`: there is no last frame of a socket."""
-        await self._write(data)
-
-    async def _write(self, data: bytes) -> None:
-        """Each line is a frame. Waits for a client that does not read, but not for ever."""
+        """Each line is a frame, none of them the socket's last. Waits for a client that does not
+        read, but not for ever."""
         try:
             async with asyncio.timeout(self._face.slow_reader_s):
                 for line in data.split(b"\n")[:-1]:
@@ -257,33 +183,9 @@ class _Session:
             raise SlowReader("The client stopped reading.") from None
 
 
-def _asked(response: Response, command: Command) -> Request:
-    """The request; one that only warms up has the prompt read at the price of one token."""
-    request = response.asked.request
-    if command.generate:
-        return request
-    choice = None if request.tool_choice not in (None, "auto", "none") else request.tool_choice
-    return replace(request, max_tokens=1, tool_choice=choice)
-
-
-async def _stopped(response: Response) -> bytes:
-    projection = response.projection
-    return projection.opening() + projection.cancel() + await response.ending()()
-
-
 def _limit(message: str) -> RateLimited:
     return RateLimited(message, code="websocket_stream_limit_reached")
 
 
-def _frame(type: str, data: bytes) -> bytes:
-    return data + b"\n"
-
-
 async def _message(receive: Receive) -> Message:
     return await receive()
-
-
-async def _silence() -> Message:
-    """A lane has nobody who leaves: the socket is watched."""
-    await asyncio.Event().wait()
-    return {"type": "http.disconnect"}
