@@ -403,6 +403,14 @@ async def test_answers_outlast_an_exchange_and_a_changed_model_has_its_own(serve
     assert await source(gateway, **GREEDY) == "miss"
 
 
+async def test_two_routes_of_one_model_do_not_share(serve: Serve) -> None:
+    """What a route is set to may change its answers in ways that no field of a request says."""
+    routes = {name: RouteConfig("one") for name in ("chat", "other")}
+    gateway: Gateway = await serve(replace(scripted_config(), routes=routes), SLOW)
+    found = [await source(gateway, model=name, **GREEDY) for name in ("chat", "other", "chat")]
+    assert found == ["miss", "miss", "hit"]
+
+
 async def test_the_sampling_of_whichever_model_answers_is_in_the_key(serve: Serve) -> None:
     """The request holds that of the route's own model, and a rule may have chosen another."""
     rules = RoutingConfig(rules=(RuleConfig("two"),), holdout=0.0)
