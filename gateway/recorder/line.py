@@ -18,7 +18,7 @@ from policies.request import Request, Surface
 FORMAT = 1
 
 _Tokens = Annotated[int, Meta(ge=0, le=2**26)]
-"""Of one text. A line with more is no record: no body holds as many, and no memory their stand-in."""
+"""Of one text. A line with more is no record: no body holds as many."""
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
