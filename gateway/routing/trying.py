@@ -59,3 +59,5 @@ class Trying:
         if self._parent.reservation is not None:
             self._parent.reservation.charge(spent, dollars)
         self._account.close(request, [verdict], spent, Timing(), None)
+        # Until another model is asked, there is none that the request itself has to pay for.
+        self._parent.model = ""

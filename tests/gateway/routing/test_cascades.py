@@ -341,7 +341,8 @@ async def test_a_client_that_leaves_during_the_trial_cancels_it() -> None:
     assert run.is_idle
     assert list(run.weak.cancelled) == ["call1-first"]
     assert not run.strong.calls
-    assert "weak" in {entry.model for entry in run.ledger.entries}
+    booked = [(e.model, e.prompt_tokens, e.completion_tokens) for e in run.ledger.entries]
+    assert booked == [("weak", 5, 1), ("", 0, 0)]
 
 
 async def test_a_client_that_leaves_later_cancels_whoever_answers() -> None:
