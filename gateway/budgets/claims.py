@@ -9,7 +9,7 @@ import msgspec
 from gateway.budgets.limits import FIELDS, Field, Subject, limit_of
 from gateway.budgets.need import Need
 from gateway.budgets.period import period_at
-from gateway.stores.budget import MAX_AMOUNT, State, Take
+from gateway.stores.budget import State, Take
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -21,8 +21,8 @@ class Claim(msgspec.Struct, frozen=True):
 
     def of(self, need: Need) -> Claim:
         """The same limit, for another amount."""
-        amount = min(need.amount(self.field), MAX_AMOUNT)
-        return msgspec.structs.replace(self, take=msgspec.structs.replace(self.take, amount=amount))
+        take = msgspec.structs.replace(self.take, amount=need.amount(self.field))
+        return msgspec.structs.replace(self, take=take)
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ def standings_of(
 
 
 def _claim(subject: Subject, field: Field, limit: int, need: Need, now_s: float) -> Claim:
-    amount = min(need.amount(field), MAX_AMOUNT)
+    amount = need.amount(field)
     place = f"{subject.kind}:{subject.name}"
     if field.endswith("_per_minute"):
         return Claim(subject, field, Take(f"{field}:{place}", amount, limit, True))

@@ -34,10 +34,10 @@ class Need(msgspec.Struct, frozen=True):
         return self.prompt_tokens + self.output_tokens
 
     def amount(self, field: Field) -> int:
-        """Of what the limit counts."""
+        """Of what the limit counts, as far as stores can."""
         if field == "requests_per_minute":
             return self.requests
-        return self.nanodollars if field == "budget_dollars" else self.tokens
+        return min(self.nanodollars if field == "budget_dollars" else self.tokens, MAX_AMOUNT)
 
 
 def need_of(request: Request, route: Route, config: Config) -> Need:
@@ -61,7 +61,7 @@ def need_of_embeddings(given: str | list[Any], route: Route, config: Config) -> 
 def spent_need(spent: Spent, dollars: float | None) -> Need:
     """What was used in the end. dollars: None where nothing has a price"""
     nanodollars = math.ceil((dollars or 0.0) * NANODOLLARS)
-    return Need(1, spent.prompt_tokens, spent.completion_tokens, min(nanodollars, MAX_AMOUNT))
+    return Need(1, spent.prompt_tokens, spent.completion_tokens, nanodollars)
 
 
 def _priced(need: Need, route: Route, config: Config) -> Need:
@@ -79,7 +79,7 @@ def _nanodollars(need: Need, prices: Iterable[Price | None]) -> int:
         # up lets nothing through.
         cost = 1 if price.machine_hour is not None else math.ceil(thousandths * 1000)
         most = max(most, cost)
-    return min(most, MAX_AMOUNT)
+    return most
 
 
 def _count(value: Any) -> int:

@@ -34,7 +34,7 @@ def refusal_of(standing: Standing, now_s: float) -> RateLimited:
     if take.amount > take.limit:
         message = f"Request too large: {asked}, prompt and longest answer together. The limit is "
         message += f"{whose}. Send less, or a smaller max_tokens."
-        if claim.field == "requests_per_minute" or take.windowed:
+        if take.windowed:
             return RateLimited(message, param=claim.field)
         return QuotaExceeded(message, param=claim.field)
     return QuotaExceeded(

@@ -76,11 +76,12 @@ def test_without_a_cap_the_window_is_one() -> None:
     ],
 )
 def test_the_dearest_model_counts(price: Price | None, nanodollars: int) -> None:
-    assert need(chat(max_tokens=10), price=price).nanodollars == nanodollars
+    assert need(chat(max_tokens=10), price=price).amount("budget_dollars") == nanodollars
 
 
 def test_what_was_spent_is_bounded() -> None:
-    assert spent_need(Spent(1, 2), 1e30).nanodollars == MAX_AMOUNT
+    spent = spent_need(Spent(10**15, 2), 1e30)
+    assert spent.amount("budget_dollars") == spent.amount("budget_tokens") == MAX_AMOUNT
     assert spent_need(Spent(1, 2), None).nanodollars == 0
 
 
