@@ -145,7 +145,7 @@ class Answer:
     def settle(self, error: BaseException | None) -> None:
         """Meter, tell the policies, book it, and leave the numbers for the access log."""
         visit, timing = self._visit, Timing()
-        if isinstance(error, asyncio.CancelledError) and visit.model:
+        if isinstance(error, asyncio.CancelledError) and visit.model and not visit.reused:
             self._meter = self._meter or self._new_meter()
             self._meter.was_left = True
         spent = self._spent()
