@@ -50,6 +50,8 @@ def parameters(vocab: int) -> list[SampleParameters]:
                              ids, ids, None, ids[:1], ids[1:2], ids[:3], bias[:3])
         )  # fmt: skip
     rows.append(SampleParameters(0, 0, 1.0, allowed=ids[:1], bad=ids[:1]))
+    mask = np.full(-(-vocab // 32), 0x55555555, np.uint32)
+    rows.append(SampleParameters(3, 7, 0.8, mask=mask))
     return rows
 
 
