@@ -11,7 +11,7 @@ from engine.protocol.errors import SetupError
 from gateway.embedding import MAX_CHARS, StaticEmbedding, bundled
 
 
-def test_a_text_is_nearest_to_its_own_paraphrase():
+def test_a_text_is_nearest_to_its_own_paraphrase() -> None:
     embed = bundled()
     texts = ["How do I reset my password?", "如何重置密码", "The weather in Paris"]
     others = ["What is the way to reset a password?", "我怎么重置密码？", "Is it raining in Paris?"]
@@ -20,7 +20,7 @@ def test_a_text_is_nearest_to_its_own_paraphrase():
     assert list(near.argmax(axis=1)) == [0, 1, 2]
 
 
-def test_a_vector_has_length_one_and_no_text_is_zero():
+def test_a_vector_has_length_one_and_no_text_is_zero() -> None:
     embed = bundled()
 
     assert embed("a\U0001f600b").shape == (embed.dimensions,)
@@ -28,7 +28,7 @@ def test_a_vector_has_length_one_and_no_text_is_zero():
     assert not embed("").any()
 
 
-def test_of_a_long_text_both_ends_are_read():
+def test_of_a_long_text_both_ends_are_read() -> None:
     embed = bundled()
     middle = "word " * MAX_CHARS
 
@@ -37,6 +37,6 @@ def test_of_a_long_text_both_ends_are_read():
     assert not np.array_equal(embed(middle + "other " * 1000), embed(middle))
 
 
-def test_what_is_missing_and_how_to_get_it_are_named(tmp_path: Path):
+def test_what_is_missing_and_how_to_get_it_are_named(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=r"pip install 'fewer\[semantic\]'"):
         StaticEmbedding(tmp_path / "tokenizer.json", tmp_path / "weights.safetensors")
