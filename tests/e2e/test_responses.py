@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import openai
 import pytest
@@ -56,3 +57,33 @@ def test_our_engine_refuses_by_name_what_it_cannot(client: openai.OpenAI) -> Non
             tool_choice="required",
         )
     assert caught.value.param == "tool_choice"
+
+
+async def test_a_warm_up_has_the_prompt_read_before_it_is_needed(stack: Stack) -> None:
+    instructions = f"{BRIEF} The rules of this house, all of which hold: " + "be kind; " * 40
+    async with (
+        openai.AsyncOpenAI(base_url=f"{stack.gateway}/v1", api_key="none") as client,
+        client.responses.connect() as connection,
+    ):
+        fields: dict[str, Any] = {
+            "model": "chat", "instructions": instructions, "temperature": 0, "store": False,
+        }  # fmt: skip
+        create: Any = {"type": "response.create", "input": JAPAN, **fields}
+        await connection.send(create | {"generate": False})
+        warm = await _completed(connection)
+        assert warm.output == []
+        await connection.send(create)
+        answered = await _completed(connection)
+    assert warm.usage is not None
+    assert answered.usage is not None
+    read_tokens = answered.usage.input_tokens_details.cached_tokens
+    assert read_tokens >= (warm.usage.input_tokens - 1) // 16 * 16
+    assert "Tokyo" in answered.output_text
+
+
+async def _completed(connection: Any) -> Any:
+    async for event in connection:
+        assert event.type not in ("error", "response.failed")
+        if event.type == "response.completed":
+            return event.response
+    raise AssertionError("The socket was closed.")

@@ -11,6 +11,8 @@ from typing import Any
 
 import openai
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
 
@@ -18,10 +20,11 @@ from gateway.config import ServerConfig
 from gateway.faces import responses_socket
 from gateway.stores.keys import KeyStore
 from gateway.tenants import Tenants
-from tests.fakes.serving import Gateway, Serve, scripted_config, until
+from tests.fakes.serving import Gateway, Serve, running, scripted_config, until
 
 HANGS = {"steps": [{"text": "Hel"}, {"hang": True}]}
 ENDS = ("response.completed", "response.incomplete", "response.failed", "error")
+MANNERS = ("leave", "cancel", "read", "flood", "abort")
 
 
 class Socket:
@@ -64,7 +67,8 @@ class Socket:
 async def opened(gateway: Gateway, key: str = "") -> AsyncIterator[Socket]:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     url = f"ws://127.0.0.1:{gateway.port}/v1/responses"
-    async with connect(url, additional_headers=headers) as connection:
+    # A client whose queue is full does not hear of its close.
+    async with connect(url, additional_headers=headers, close_timeout=0.3) as connection:
         yield Socket(connection)
 
 
@@ -340,3 +344,36 @@ async def test_a_client_that_does_not_read_is_cut_off_and_pauses_its_request(
         await until(lambda: bool(gateway.scripted.running))
         await asyncio.wait_for(until(lambda: not gateway.scripted.running), 20)
     assert len(gateway.scripted.cancelled) == 1
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.lists(st.sampled_from(MANNERS), min_size=8, max_size=16))
+async def test_whatever_clients_do_nothing_runs_on_and_others_are_answered(
+    manners: list[str],
+) -> None:
+    script = {"steps": [{"delay_s": 0.002, "text": "herb ", "repeat": 20}]}
+    async with running(backends=script) as gateway:
+
+        async def visit(manner: str) -> None:
+            async with opened(gateway) as socket:
+                await socket.create(input=manner, stream_id="a")
+                if manner == "flood":
+                    for number in range(40):
+                        await socket.create(input=str(number), stream_id="b")
+                if manner == "leave":
+                    return
+                await socket.until("response.created")
+                if manner == "cancel":
+                    await socket.send("response.cancel")
+                if manner == "abort":
+                    socket.connection.transport.abort()
+                    return
+                events = [await socket.next()]
+                while events[-1].get("stream_id") != "a" or events[-1]["type"] not in ENDS:
+                    events.append(await socket.next())
+                if manner == "read":
+                    assert events[-1]["type"] == "response.completed"
+
+        await asyncio.gather(*map(visit, manners))
+        await until(lambda: not gateway.scripted.running)
+        assert (await gateway.chat(temperature=1)).status_code == 200
