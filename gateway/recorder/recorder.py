@@ -44,12 +44,16 @@ _log = logging.getLogger("fewer.recorder")
 
 
 class Noted(msgspec.Struct, frozen=True):
-    """A request that has ended, as it came and as the model got it."""
+    """A request that has ended, as it came and as the model got it.
+
+    with_content: as the settings said when it ended: later ones ask for later requests
+    """
 
     came: Request
     sent: Request
     entry: Entry
     visit: Visit
+    with_content: bool = False
 
 
 class Recorder:
@@ -84,7 +88,8 @@ class Recorder:
             self._metrics.recorder_dropped.inc()
             return
         self._chars += chars
-        self._pending.append(Noted(came, sent, entry, visit))
+        with_content = self._settings.content == "full"
+        self._pending.append(Noted(came, sent, entry, visit, with_content))
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -122,7 +127,7 @@ class Recorder:
         """On the thread."""
         for each in noted:
             try:
-                self._lines.append(encode(line_of(each, with_content=settings.content == "full")))
+                self._lines.append(encode(line_of(each)))
             except (UnicodeEncodeError, RecursionError):
                 # A lone surrogate, or a nesting that no model will be shown either.
                 self._metrics.recorder_dropped.inc()
@@ -142,7 +147,7 @@ class Recorder:
         self._failing = error is not None
 
 
-def line_of(noted: Noted, *, with_content: bool) -> Line:
+def line_of(noted: Noted) -> Line:
     """What is written about a request."""
     entry, visit, came = noted.entry, noted.visit, noted.came
     return Line(
@@ -157,8 +162,8 @@ def line_of(noted: Noted, *, with_content: bool) -> Line:
         ended=_ended(noted),
         decisions=entry.rulings,
         cache_control=visit.cache_control and visit.cache_control[:MAX_GIVEN_CHARS],
-        sizes=None if with_content else Measuring(visit.known_tenant.salt).sizes(came),
-        request=came if with_content else None,
+        sizes=None if noted.with_content else Measuring(visit.known_tenant.salt).sizes(came),
+        request=came if noted.with_content else None,
     )
 
 

@@ -29,7 +29,7 @@ def a_line(
     fields.setdefault("time_s", 1000.2)
     entry = an_entry(call_id=fields.pop("id", "call"), completion_tokens=tokens, **fields)
     visit = Visit("id", "call", "POST", "/", tenant=OPEN, cache=source, spent=Spent(10, tokens))
-    return line_of(Noted(came, sent or came, entry, visit), with_content=with_content)
+    return line_of(Noted(came, sent or came, entry, visit, with_content))
 
 
 def written(path: Path, lines: Iterable[Line]) -> Path:

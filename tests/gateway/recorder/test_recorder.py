@@ -94,6 +94,16 @@ async def test_content_is_written_when_asked(recorder: Recorder, settings: Recor
     assert line.sizes is None
 
 
+async def test_what_came_before_content_was_asked_for_is_written_without(
+    recorder: Recorder, settings: RecorderConfig
+) -> None:
+    note(recorder)
+    recorder.keep(replace(settings, content="full"))
+    note(recorder)
+    await recorder.flush()
+    assert [line.request is not None for line in lines(settings.path)] == [False, True]
+
+
 async def test_hashes_tell_what_is_the_same_and_only_within_a_tenant(
     recorder: Recorder, settings: RecorderConfig
 ) -> None:
