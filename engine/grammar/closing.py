@@ -8,6 +8,7 @@ preference, on a copy of the matcher. What is found is a way, so its length boun
 from __future__ import annotations
 
 from enum import Enum
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +28,10 @@ _MAX_CHOICES = 128
 _MAX_CHOICES_THOROUGH = 2048
 """Tokens of a closing that are looked for; those that the grammar forces come beside them."""
 _FEW = 16
-"""As many tokens are looked at one by one; in strings, every character at as many places."""
+"""As many tokens are looked at one by one."""
+_PLACES = 4
+"""In strings, every character is looked at in so many places."""
+_MAX_KEPT_RESTS = 1024
 _STRIDE = 0x9E3779B1
 
 
@@ -85,6 +89,7 @@ class Closer:
         self._upwards = [ids[word] for word in upwards if word in ids]
         self._downwards = [ids[word] for word in downwards if word in ids]
         self._quote = [ids[word] for word in (b'"',) if word in ids]
+        self._tokens_of = lru_cache(_MAX_KEPT_RESTS)(lambda rest: tuple(vocabulary.tokens_of(rest)))
         self._lengths = np.array([len(word) for word in words], np.int32)
         # A token with a quotation mark in it would begin something new behind a string.
         self._plain = np.array([b'"' not in word for word in words])
@@ -143,7 +148,7 @@ class Closer:
 
     def _simply(self, matcher: LLMatcher, open: Open) -> list[int] | None:
         """The tokens that close what is open, where they are enough."""
-        rest = self.vocabulary.tokens_of(open.rest)
+        rest = list(self._tokens_of(open.rest))
         return rest if self.closes(matcher, rest) else None
 
     def _choose(self, matcher: LLMatcher, open: Open, walk: Walk, position: int) -> int | None:
@@ -151,7 +156,7 @@ class Closer:
         allowed = np.unpackbits(bits, count=len(self._lengths), bitorder="little").astype(bool)
         candidates = np.flatnonzero(allowed & (self._lengths > 0))
         looked_at = candidates.tolist() if len(candidates) <= _FEW else []
-        if open.string and walk is Walk.MARKS and position < _FEW:
+        if open.string and walk is Walk.MARKS and position < _PLACES:
             looked_at = [token for token in self._marks_first if allowed[token]]
         last = (token for token in looked_at if self._is_last(matcher, open, token))
         if (found := next(last, None)) is not None:
@@ -170,7 +175,7 @@ class Closer:
     def _is_last(self, matcher: LLMatcher, open: Open, token: int) -> bool:
         """Would closing what is open then be enough? So it is with the last digit of a multiple."""
         rest = open.after(self.vocabulary.words[token]).rest
-        return self.closes(matcher, [token, *self.vocabulary.tokens_of(rest)])
+        return self.closes(matcher, [token, *self._tokens_of(rest)])
 
     def _wanted(self, open: Open, walk: Walk) -> list[int]:
         if not open.string:

@@ -19,7 +19,15 @@ import websockets
 from websockets.exceptions import ConnectionClosed
 
 from engine.protocol.errors import SetupError
-from engine.protocol.frames import Event, Events, Generate, Hello, decode_from_engine, encode
+from engine.protocol.frames import (
+    PROTOCOL_VERSION,
+    Event,
+    Events,
+    Generate,
+    Hello,
+    decode_from_engine,
+    encode,
+)
 from engine.server.app import run
 from tests.fakes.engine import TOKEN, fake_engine
 
@@ -113,7 +121,7 @@ async def test_a_link_closes_with_1012_once_its_requests_are_done() -> None:
     async with child(step_ms=5, drain_s=20) as engine:
         url = f"ws://127.0.0.1:{engine.port}/v1/engine"
         async with websockets.connect(url, max_queue=None) as socket:
-            await socket.send(encode(Hello(1, TOKEN)).decode())
+            await socket.send(encode(Hello(PROTOCOL_VERSION, TOKEN)).decode())
             messages = [{"role": "user", "content": "hi"}]
             frame = Generate("r", messages=messages, max_tokens=100)
             await socket.send(encode(frame).decode())

@@ -23,7 +23,12 @@ def _forced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every answer is the text, byte by byte, and then an end token."""
 
     def next_token(
-        self: HashExecutor, tokens: list[int], prompt_tokens: int, sampling: Sampling, key: int
+        self: HashExecutor,
+        tokens: list[int],
+        prompt_tokens: int,
+        sampling: Sampling,
+        key: int,
+        masked: frozenset[int] = frozenset(),
     ) -> int:
         produced = len(tokens) - prompt_tokens
         forced: list[int] = [*MANY_SCRIPTS.encode(), self.end_id]

@@ -10,7 +10,16 @@ import pytest
 import websockets
 from websockets.exceptions import ConnectionClosed
 
-from engine.protocol.frames import MAX_FRAME_BYTES, Count, Counted, Hello, Ping, Pong, encode
+from engine.protocol.frames import (
+    MAX_FRAME_BYTES,
+    PROTOCOL_VERSION,
+    Count,
+    Counted,
+    Hello,
+    Ping,
+    Pong,
+    encode,
+)
 from engine.server.http import MAX_BODY_BYTES
 from tests.engine.server.test_link import Peer, linked
 from tests.fakes.engine import TOKEN, Served, fake_engine, serve
@@ -48,7 +57,7 @@ async def test_2000_fragments_are_one_message(served: Served) -> None:
 async def test_above_the_limit_it_closes_with_a_reason(served: Served) -> None:
     async with linked(served) as other:
         peer = Peer(await websockets.connect(served.link))
-        await peer.send(Hello(1, TOKEN))
+        await peer.send(Hello(PROTOCOL_VERSION, TOKEN))
         try:
             await peer.socket.send(COUNT + " " * (MAX_FRAME_BYTES + 1 - len(COUNT)))
         except ConnectionClosed:

@@ -22,6 +22,7 @@ import engine.server.link_endpoint
 import engine.server.send_queue
 from engine.protocol.frames import (
     MAX_FRAME_BYTES,
+    PROTOCOL_VERSION,
     Accepted,
     Cancel,
     Count,
@@ -106,7 +107,7 @@ async def linked(served: Served, **options: Any) -> AsyncIterator[Peer]:
     told = {"max_size": None, "max_queue": None} | options
     async with websockets.connect(served.link, **told) as socket:
         peer = Peer(socket)
-        await peer.send(Hello(1, TOKEN))
+        await peer.send(Hello(PROTOCOL_VERSION, TOKEN))
         assert isinstance(await peer.receive(), Welcome)
         yield peer
 
@@ -135,19 +136,19 @@ async def peer(served: Served) -> AsyncIterator[Peer]:
 
 async def test_hello_is_answered_with_who_we_are(served: Served) -> None:
     async with websockets.connect(served.link) as socket:
-        await socket.send(encode(Hello(1, TOKEN)).decode())
+        await socket.send(encode(Hello(PROTOCOL_VERSION, TOKEN)).decode())
         assert decode_from_engine(await socket.recv()) == Welcome(
-            version=2, model="hash", executor="hash", max_model_len=2048, vocab_size=258,
-            kv_capacity_tokens=65536,
+            version=PROTOCOL_VERSION, model="hash", executor="hash", max_model_len=2048,
+            vocab_size=258, kv_capacity_tokens=65536,
         )  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("first", "code"),
     [
-        (Hello(1, "wrong"), 1008),
-        (Hello(1, ""), 1008),
-        (Hello(2, TOKEN), 1008),
+        (Hello(PROTOCOL_VERSION, "wrong"), 1008),
+        (Hello(PROTOCOL_VERSION, ""), 1008),
+        (Hello(PROTOCOL_VERSION + 1, TOKEN), 1008),
         (Ping(), 1008),
         (Generate("r", messages=HI), 1008),
     ],
@@ -175,7 +176,7 @@ async def test_a_wrong_header_is_refused_before_the_upgrade(served: Served) -> N
 
 
 async def test_a_second_hello_closes(peer: Peer) -> None:
-    await peer.send(Hello(1, TOKEN))
+    await peer.send(Hello(PROTOCOL_VERSION, TOKEN))
     assert (await peer.closed())[0] == 1008
 
 
@@ -521,7 +522,7 @@ async def test_a_frame_over_the_limit_closes_1009(served: Served) -> None:
     async with linked(served) as other:
         # Not closed by us: the library's `close` trips over a connection lost in mid-send.
         peer = Peer(await websockets.connect(served.link))
-        await peer.send(Hello(1, TOKEN))
+        await peer.send(Hello(PROTOCOL_VERSION, TOKEN))
         with contextlib.suppress(ConnectionClosed):
             await peer.socket.send(" " * (MAX_FRAME_BYTES + 1))
         assert (await peer.closed())[0] == 1009
@@ -541,7 +542,7 @@ async def test_a_bad_frame_amid_a_stream_leaves_no_traceback(
     slow: Served, caplog: pytest.LogCaptureFixture, junk: bytes, code: int
 ) -> None:
     peer = Peer(await websockets.connect(slow.link, max_queue=None))
-    await peer.send(Hello(1, TOKEN))
+    await peer.send(Hello(PROTOCOL_VERSION, TOKEN))
     await peer.send(Generate("r", messages=HI, max_tokens=2000))
     await until(lambda: slow.engine.core.statistics().generation_tokens > 5)
     with contextlib.suppress(ConnectionClosed):
