@@ -337,7 +337,7 @@ async def test_a_wrong_token_is_said_in_the_log(caplog: pytest.LogCaptureFixture
 @pytest.mark.parametrize(
     ("welcome", "complaint"),
     [
-        (type(WELCOME)(99, "m", "x", 1, 1, 1), "speaks protocol 99, this gateway 1"),
+        (type(WELCOME)(99, "m", "x", 1, 1, 1), "speaks protocol 99, this gateway 2"),
         (Pong(), "did not begin with a welcome"),
         (Failed("", "unavailable", "The engine is draining."), "is draining"),
     ],
