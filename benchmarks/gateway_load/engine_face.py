@@ -79,7 +79,9 @@ class EngineConnection(asyncio.Protocol):
     def _obey(self, frame: frames.ToEngine) -> None:
         match frame:
             case frames.Hello():
-                welcome = frames.Welcome(1, "paced", "scripted", 1 << 20, 1 << 16, 1 << 30)
+                welcome = frames.Welcome(
+                    frames.PROTOCOL_VERSION, "paced", "scripted", 1 << 20, 1 << 16, 1 << 30
+                )
                 self._send(frames.encode(welcome))
             case frames.Generate():
                 self._begin(frame)

@@ -16,6 +16,10 @@ from benchmarks.gateway_load.load import Clients, ClosedLoop, Measured, OpenLoop
 from benchmarks.gateway_load.openai_face import OpenAI, OpenAIConnection
 from benchmarks.gateway_load.pace import Paced, Wheel, stamp
 from benchmarks.gateway_load.targets import EngineTarget, HttpTarget, Target
+from engine.protocol.frames import StreamEvent
+from gateway.backends import base
+from gateway.backends.engine import EngineBackend
+from policies.request import Request
 
 PACE_S = 0.004
 STEP_S = 0.001
@@ -102,6 +106,22 @@ async def listening(face: Engine | OpenAI) -> AsyncIterator[int]:
     for made in connections:
         made.transport.abort()
     await asyncio.sleep(0)
+
+
+async def test_the_engine_speaks_what_the_gateway_speaks() -> None:
+    asked = Request("chat", "m", messages=[{"role": "user", "content": "Hi"}], max_tokens=2)
+    async with listening(Engine(0, STEP_S)) as port:
+        backend = EngineBackend("m", f"ws://127.0.0.1:{port}/v1/engine", "benchmark")
+        try:
+            deadline_s = asyncio.get_running_loop().time() + 10
+            stream = await backend.generate(base.Call("1", asked, deadline_s=deadline_s))
+            events: list[StreamEvent] = []
+            while heard := await stream.receive():
+                events += heard
+            assert base.is_terminal(events[-1])
+            await stream.aclose()
+        finally:
+            await backend.aclose()
 
 
 def engine_target(port: int) -> Target:
